@@ -1,0 +1,71 @@
+# Every target sets up what it needs: a virtual environment in .venv with the versions of constraints.txt.
+#
+#   make compare    train the bundled digits with each optimizer and its memory twins; prints a table
+#   make test       the tests, with coverage          make test-all   the slow ones too
+#   make doctest    the examples in the docstrings    make lint       ruff: rules and format
+#   make types      mypy                              make coverage   test-all, then htmlcov/
+#   make bench      step times and memory             make clean      remove what make made
+#
+# ARGS is handed on: make test ARGS="-k checkpoint", make compare ARGS="--seeds 10".
+
+PYTHON ?= python3
+VENV   ?= .venv
+ARGS   ?=
+
+BIN   := $(VENV)/bin
+READY := $(VENV)/.ready
+
+# Two test processes with one thread each: more threads than cores make small tensors slower.
+THREADS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+PYTEST  := $(THREADS) $(BIN)/python -m pytest -n 2
+COV     := --cov=critgrad --cov-report=term
+
+.DEFAULT_GOAL := help
+.PHONY: help setup compare test test-all doctest lint format types coverage bench clean
+
+help:
+	@sed -n '/^#   make/s/^# //p' Makefile
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "critgrad needs Python >= 3.10; set PYTHON=/path/to/python3" >&2; exit 1; }
+	@echo "Setting up $(VENV) (once, a few minutes)"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+setup: $(READY)
+
+compare: $(READY)
+	$(BIN)/python -m critgrad.lab.compare $(ARGS)
+
+test: $(READY)
+	$(PYTEST) -m "not slow" $(COV) $(ARGS)
+
+test-all: $(READY)
+	$(PYTEST) $(COV) $(ARGS)
+
+doctest: $(READY)
+	$(THREADS) $(BIN)/python -m pytest --doctest-modules src/critgrad $(ARGS)
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(READY)
+	$(BIN)/mypy
+
+coverage: $(READY)
+	$(PYTEST) $(COV) --cov-report=html $(ARGS)
+
+bench: $(READY)
+	$(BIN)/python benchmarks/run.py $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist htmlcov .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf src/critgrad.egg-info

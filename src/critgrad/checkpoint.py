@@ -1,0 +1,98 @@
+"""Saving and loading: what a checkpoint holds of a memory, and what loading takes from it.
+
+torch's ``load_state_dict`` casts every tensor to the parameter's dtype, integers too, and lossily. So ours are taken out
+of the incoming dictionary first, and go into the state as they are, once the base has loaded the rest.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .memory import KEYS, SLOTS, check_state
+from .options import DEFAULTS, KEPT_ON_LOAD, check_agreement, normalize_options
+from .policies import POLICIES, Policy
+
+if TYPE_CHECKING:
+    from .critical import Critical
+
+
+def saved(optimizer: Critical, state_dict: dict[str, Any]) -> dict[str, Any]:
+    """``state_dict`` with what only Python can hold replaced by its name."""
+    key = optimizer._critical_key("policy")
+    for group in state_dict["param_groups"]:
+        if isinstance(group.get(key), Policy):
+            group[key] = group[key].name
+    waiting = {
+        state[SLOTS].device.type
+        for state in state_dict["state"].values()
+        if isinstance(state, dict) and SLOTS in state and state[SLOTS].is_pinned()
+    }
+    if waiting and torch.cuda.is_available():
+        torch.cuda.synchronize()  # slots in host memory are written behind our back
+    return state_dict
+
+
+def _loaded_options(optimizer: Critical, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The options of each group after loading: mostly the checkpoint's, the allocation's as constructed."""
+    loaded = []
+    for group, incoming in zip(optimizer.param_groups, groups):
+        mine = optimizer._critical_options(group)
+        options = dict(mine)
+        for name in DEFAULTS:
+            key = optimizer._critical_key(name)
+            if name not in KEPT_ON_LOAD and key in incoming:
+                options[name] = incoming[key]
+        named = options["policy"]
+        if isinstance(named, str) and named not in POLICIES:
+            if not (isinstance(mine["policy"], Policy) and mine["policy"].name == named):
+                raise ValueError(
+                    f"the checkpoint was made with the policy {named!r}, which is no built-in one: "
+                    "construct the optimizer with that critgrad.Policy (its functions are not saved), then load"
+                )
+            options["policy"] = mine["policy"]
+        elif isinstance(named, str) and isinstance(mine["policy"], Policy) and mine["policy"].name == named:
+            options["policy"] = mine["policy"]
+        normalize_options(options)
+        loaded.append(options)
+    together = [options for options in loaded if options["topC"] > 0 and options["scope"] == "global"]
+    if together:
+        check_agreement(together)
+    return loaded
+
+
+def load(optimizer: Critical, state_dict: dict[str, Any]) -> None:
+    """Load a checkpoint, ours or the base's. Raises before anything is changed if the memory does not fit."""
+    groups, everything = state_dict["param_groups"], state_dict["state"]
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    ids = [i for group in groups for i in group["params"]]
+    ours: dict[Any, dict[str, Any]] = {}
+    rest: dict[Any, Any] = {}
+    for i, state in everything.items():
+        if isinstance(state, dict):
+            ours[i] = {key: value for key, value in state.items() if key in KEYS}
+            state = {key: value for key, value in state.items() if key not in KEYS}
+            if not state:
+                continue
+        rest[i] = state
+
+    fits = len(groups) == len(optimizer.param_groups) and len(ids) == len(params)
+    if fits:  # otherwise the base says what is wrong
+        for i, param in zip(ids, params):
+            check_state(param, ours.get(i, {}))
+        options = _loaded_options(optimizer, groups)
+    optimizer._critical_load_base({**state_dict, "state": rest})
+    for group, values in zip(optimizer.param_groups, options):
+        optimizer._critical_write(group, values)
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    for i, param in zip(ids, params):
+        for key in KEYS:
+            optimizer._critical_peek(param).pop(key, None)
+        taken = {key: value.detach().clone() for key, value in ours.get(i, {}).items()}
+        if taken:
+            optimizer.state[param].update(taken)
+    optimizer._critical_plan = None
+    for memory in optimizer._critical_memories():
+        if len(optimizer.state) > 0:
+            optimizer._critical_attach(memory)

@@ -1,0 +1,318 @@
+"""What an optimizer with a memory does beside its base: the mixin in front of every base, and the order of a step.
+
+This file knows PyTorch's rules and no mathematics: the order of a step, where state may stand, what a base optimizer may
+see. The order of a step is: closure, look at the gradients, direction in the place of ``p.grad``, the base's own step,
+``p.grad`` put back, insertion.
+"""
+
+from __future__ import annotations
+
+import inspect as python_inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from . import checkpoint
+from .layout import local
+from .memory import KEYS, SLOTS, Memory
+from .options import DEFAULTS, check_agreement, normalize_options, option_keys
+from .plain import Visit
+
+Plan = tuple[list[Any], list[Memory]]
+
+
+class CriticalMeta(type):
+    """Lets classes made by ``critical()`` be pickled: they stand in no module, but can be made again."""
+
+
+class Critical(Optimizer, metaclass=CriticalMeta):
+    """What an optimizer with a memory does beside its base; stands before the base in the class's bases."""
+
+    _critical_base: type[Optimizer]
+    _critical_defaults: dict[str, Any] = DEFAULTS
+    # Both are rebuilt or asked for again when missing: pickle and deepcopy drop attributes.
+    _critical_plan: Plan | None = None
+    _critical_process_group: Any = None
+
+    def __init__(self, params: Any, *args: Any, process_group: Any = None, **kwargs: Any) -> None:
+        keys = option_keys(self._critical_base_names())
+        ours = {name: kwargs.pop(key) for name, key in keys.items() if key in kwargs}
+        super().__init__(params, *args, **kwargs)
+        self._critical_process_group = process_group
+        self._critical_set_up({**self._critical_defaults, **ours}, keys)
+
+    @classmethod
+    def _critical_base_names(cls) -> set[str]:
+        return set(python_inspect.signature(cls._critical_base).parameters)
+
+    def _critical_set_up(self, options: dict[str, Any], keys: dict[str, str]) -> None:
+        """Bring our options into ``defaults`` and every group; allocate now if the base has (Adagrad)."""
+        normalize_options(options)
+        self.defaults.update({keys[name]: value for name, value in options.items()})
+        for group in self.param_groups:
+            for name, key in keys.items():
+                group.setdefault(key, options[name])
+            self._critical_write(group, self._critical_options(group))
+        self._critical_check_groups()
+        if len(self.state) > 0:
+            # NOTE [state at construction]: DCP makes its dummy step only for an optimizer without any state.
+            for memory in self._critical_memories():
+                self._critical_attach(memory)
+
+    # -- options -------------------------------------------------------------------------------------------------------------
+
+    def _critical_key(self, name: str) -> str:
+        """The key of one of our options: its name, or ``critical_<name>`` where the base has one of that name."""
+        longer = "critical_" + name
+        return longer if longer in self.defaults else name
+
+    def _critical_options(self, group: dict[str, Any]) -> dict[str, Any]:
+        """The options of a group by their plain names, in their saved form; raises ``ValueError`` for a wrong one."""
+        options = {name: group[self._critical_key(name)] for name in DEFAULTS}
+        normalize_options(options)
+        return options
+
+    def _critical_write(self, group: dict[str, Any], options: dict[str, Any]) -> None:
+        group.update({self._critical_key(name): value for name, value in options.items()})
+
+    def _critical_check_groups(self) -> list[dict[str, Any]]:
+        options = [self._critical_options(group) for group in self.param_groups]
+        together = [o for o in options if o["topC"] > 0 and o["scope"] == "global"]
+        if together:
+            check_agreement(together)
+        return options
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As in torch; a group may bring its own ``topC, decay, aggr, ...``."""
+        if not self._critical_is_set_up():  # called by the base's constructor, before ours has any option
+            super().add_param_group(param_group)
+            return
+        options = {name: self.defaults[self._critical_key(name)] for name in DEFAULTS}
+        options.update({n: param_group[k] for n in DEFAULTS if (k := self._critical_key(n)) in param_group})
+        normalize_options(options)
+        self._critical_add_to_base(param_group)
+        group = self.param_groups[-1]
+        self._critical_write(group, options)
+        try:
+            self._critical_check_groups()
+        except ValueError:
+            self.param_groups.pop()
+            raise
+        self._critical_plan = None
+
+    def _critical_add_to_base(self, param_group: dict[str, Any]) -> None:
+        super().add_param_group(param_group)
+
+    def _critical_is_set_up(self) -> bool:
+        return "memory_device" in self.__dict__.get("defaults", {})
+
+    # -- memories ------------------------------------------------------------------------------------------------------------
+
+    def _critical_signature(self, options: list[dict[str, Any]]) -> list[Any]:
+        """What the memories were made for; as soon as it changes they are made anew from what they hold."""
+        return [self.state, options, [[p.requires_grad for p in group["params"]] for group in self.param_groups]]
+
+    def _critical_memories(self) -> list[Memory]:
+        """The memories of all groups; made at the first call, and again when groups or options have changed."""
+        options = [{name: group[self._critical_key(name)] for name in DEFAULTS} for group in self.param_groups]
+        signature = self._critical_signature(options)
+        if self._critical_plan is not None and self._critical_fits(signature):
+            return self._critical_plan[1]
+        options = self._critical_check_groups()
+        for group, checked in zip(self.param_groups, options):
+            self._critical_write(group, checked)
+        made = []
+        together: list[tuple[Tensor, dict[str, Any]]] = []
+        first_number = 0
+        for number, (group, mine) in enumerate(zip(self.param_groups, options)):
+            # A frozen parameter that has been in the memory stays in it: its gradients count as zero.
+            owners = [(p, mine) for p in group["params"] if p.requires_grad or SLOTS in self._critical_peek(p)]
+            if mine["topC"] > 0 and owners:
+                if mine["scope"] == "global":
+                    together += owners
+                elif mine["scope"] == "group":
+                    made.append(self._critical_make(owners, [number + 1], by_tensor=False))
+                else:
+                    streams = [(1 << 20) + first_number + i for i in range(len(owners))]
+                    made.append(self._critical_make(owners, streams, by_tensor=True))
+            first_number += len(group["params"])
+        if together:
+            made.insert(0, self._critical_make(together, [0], by_tensor=False))
+        self._critical_plan = (self._critical_signature(options), made)
+        for memory in made:
+            if SLOTS in self._critical_peek(memory.parts[0].param):
+                self._critical_attach(memory)  # made from existing state: what is there now is what counts
+        return made
+
+    def _critical_peek(self, param: Tensor) -> dict[str, Any]:
+        """The state of a parameter, without making one by asking (``state`` is a defaultdict)."""
+        return cast("dict[str, Any]", self.state.get(param, {}))
+
+    def _critical_fits(self, signature: list[Any]) -> bool:
+        assert self._critical_plan is not None
+        was, memories = self._critical_plan
+        if was[0] is not signature[0] or was[1:] != signature[1:]:
+            return False
+        for memory in memories:
+            first = memory.parts[0]
+            state = self._critical_peek(first.param)
+            if state and SLOTS in state and state[SLOTS] is not first.tensors[SLOTS]:
+                return False
+        return True
+
+    def _critical_make(self, owners: list[Any], streams: list[int], by_tensor: bool) -> Memory:
+        states = [self._critical_peek(p) for p, _ in owners]
+        return Memory(owners, states, streams, by_tensor, self._critical_process_group)
+
+    def _critical_attach(self, memory: Memory) -> None:
+        memory.attach([self.state[part.param] for part in memory.parts])
+
+    def _critical_grads(self, memory: Memory) -> list[Tensor | None]:
+        grads: list[Tensor | None] = []
+        for part in memory.parts:
+            g = part.param.grad
+            if g is not None:
+                if g.layout != torch.strided:
+                    raise RuntimeError(
+                        f"{type(self).__name__} does not support sparse gradients (layout {g.layout}): a memory of whole "
+                        "gradients is dense; use a dense embedding (sparse=False), or topC=0 for that group"
+                    )
+                here = local(g)
+                if (
+                    here.shape != part.layout.shape
+                    or here.device != part.device
+                    or g.dtype.to_real() != part.layout.real_dtype
+                ):
+                    raise _Moved
+            grads.append(g)
+        return grads
+
+    def _critical_visits(self) -> list[Visit]:
+        for attempt in (1, 2):
+            try:
+                memories = self._critical_memories()
+                return [Visit(memory, self._critical_grads(memory)) for memory in memories]
+            except _Moved:
+                # The model was moved or cast since the last step: take the memory along. A new shape raises there.
+                self._critical_plan = None
+                if attempt == 2:
+                    raise
+        raise AssertionError
+
+    # -- the step --------------------------------------------------------------------------------------------------------------
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """Perform one step: the base's own, on the gradient combined with the memory.
+
+        Args:
+            closure: as in torch; evaluated once, before anything is read.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if all(group[self._critical_key("topC")] == 0 for group in self.param_groups):
+            self._critical_base_step()
+            return loss
+        visits = self._critical_visits()
+        with self._critical_swapped(visits):
+            self._critical_base_step()
+        for visit in visits:
+            visit.insert()
+            self._critical_attach(visit.memory)
+        return loss
+
+    def _critical_base_step(self) -> None:
+        # NOTE [hooks once]: torch wraps a class's step with its hooks when the first instance is made. Ours has them
+        # already, so the base's must be called bare, or they fire twice as soon as anybody makes a plain one.
+        step = super().step.__func__  # type: ignore[attr-defined]
+        while getattr(step, "hooked", False):
+            step = step.__wrapped__
+        step(self)
+
+    @contextmanager
+    def _critical_swapped(self, visits: list[Visit]) -> Iterator[None]:
+        """While the base steps: directions stand in ``p.grad``, and state that is only ours is out of sight."""
+        grads: list[tuple[Tensor, Tensor | None]] = []
+        hidden: list[tuple[Tensor, dict[str, Any]]] = []
+        for visit in visits:
+            parts = visit.memory.parts
+            if self.defaults.get("differentiable"):
+                directions = visit.differentiable_directions([part.param.grad for part in parts])
+            else:
+                directions = visit.directions()
+            for part, d in zip(parts, directions):
+                if d is not None:
+                    grads.append((part.param, part.param.grad))
+                    part.param.grad = d
+        for param in list(self.state):
+            # NOTE [only ours]: Adam and others set their state up only when they find none at all.
+            if torch.is_tensor(param) and not any(key not in KEYS for key in self.state[param]):
+                hidden.append((param, self.state.pop(param)))
+        try:
+            yield
+        finally:
+            for param, state in hidden:
+                self.state[param].update(state)
+            for param, grad in grads:
+                param.grad = grad
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        # NOTE [GradScaler]: otherwise, with fused=True, it would hand over scaled and even infinite gradients.
+        return False
+
+    @_step_supports_amp_scaling.setter
+    def _step_supports_amp_scaling(self, value: bool) -> None:
+        """Adam sets it on the instance when ``fused``; not for us."""
+
+    # -- saving and loading ----------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """As in torch: tensors under each parameter, options in the groups (a ``Policy`` by its name)."""
+        return checkpoint.saved(self, self._critical_base_state_dict())
+
+    def _critical_base_state_dict(self) -> dict[str, Any]:
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As in torch, with the memory. A checkpoint of the base alone loads with an empty one.
+
+        ``topC, scope, memory_dtype`` and ``memory_device`` stay as constructed, and what the checkpoint holds is brought
+        to them; the other options come from the checkpoint. To change one, set it in ``param_groups`` after loading.
+        """
+        checkpoint.load(self, state_dict)
+
+    def _critical_load_base(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # NOTE [only ours, again]: the bases look through the state here, too, and expect their keys in it.
+        everything = state.get("state", {})
+        hidden = {}
+        for param in list(everything):
+            if isinstance(everything[param], dict):
+                hidden[param] = {key: everything[param].pop(key) for key in KEYS if key in everything[param]}
+                if not everything[param]:
+                    del everything[param]
+        super().__setstate__(state)
+        for param, ours in hidden.items():
+            if ours:
+                self.state[param].update(ours)
+        for group in self.param_groups:
+            for name, value in self._critical_defaults.items():
+                group.setdefault(self._critical_key(name), value)  # an option that an older release did not have
+        self._critical_plan = None
+
+    def __repr__(self) -> str:
+        from .inspect import summary
+
+        return super().__repr__() + summary(self)
+
+
+class _Moved(Exception):
+    """A gradient does not fit the memory's layout any more."""

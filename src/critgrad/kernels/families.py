@@ -1,0 +1,118 @@
+"""The base optimizers that have a fused path: which they are, what they keep, and what their update depends on.
+
+A fused path does a base's whole update itself, on the direction it has just made. One record per base here, a few lines of
+arithmetic per base in each kernel; everything else is common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+Group = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A base with a fused path.
+
+    ``buffers`` are its state tensors of the parameter's shape, in the order the kernels take them; ``scalars`` gives, for
+    a parameter group, the numbers its update uses (learning rate apart, which may be a tensor).
+    """
+
+    name: str
+    bases: tuple[type[Optimizer], ...]
+    buffers: Callable[[Group], tuple[str, ...]]
+    scalars: Callable[[Group], dict[str, float]]
+    flags: Callable[[Group], dict[str, bool]]
+    counts_steps: bool
+    supports: Callable[[Group], bool]
+
+
+def _plain_numbers(group: Group, *names: str) -> bool:
+    return not any(torch.is_tensor(value) for name in names for value in _as_tuple(group[name]))
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+def _common(group: Group) -> bool:
+    return not group.get("differentiable") and not group.get("foreach") and group.get("fused") is not False
+
+
+FAMILIES = (
+    Family(
+        name="sgd",
+        bases=(torch.optim.SGD,),
+        buffers=lambda group: ("momentum_buffer",) if group["momentum"] != 0 else (),
+        scalars=lambda group: {
+            "momentum": group["momentum"],
+            "dampening": group["dampening"],
+            "weight_decay": group["weight_decay"],
+        },
+        flags=lambda group: {"nesterov": bool(group["nesterov"]), "maximize": bool(group["maximize"])},
+        counts_steps=False,
+        supports=lambda group: _common(group) and _plain_numbers(group, "momentum", "dampening", "weight_decay"),
+    ),
+    Family(
+        name="rmsprop",
+        bases=(torch.optim.RMSprop,),
+        buffers=lambda group: ("square_avg", "momentum_buffer") if group["momentum"] > 0 else ("square_avg",),
+        scalars=lambda group: {
+            "alpha": group["alpha"],
+            "eps": group["eps"],
+            "momentum": group["momentum"],
+            "weight_decay": group["weight_decay"],
+        },
+        flags=lambda group: {"maximize": bool(group["maximize"])},
+        counts_steps=True,
+        supports=lambda group: _common(group)
+        and not group["centered"]
+        and _plain_numbers(group, "alpha", "eps", "momentum", "weight_decay"),
+    ),
+    Family(
+        name="adam",
+        bases=(torch.optim.Adam, torch.optim.AdamW),
+        buffers=lambda group: ("exp_avg", "exp_avg_sq"),
+        scalars=lambda group: {
+            "beta1": group["betas"][0],
+            "beta2": group["betas"][1],
+            "eps": group["eps"],
+            "weight_decay": group["weight_decay"],
+        },
+        flags=lambda group: {"maximize": bool(group["maximize"])},
+        counts_steps=True,
+        supports=lambda group: _common(group)
+        and not group["amsgrad"]
+        and _plain_numbers(group, "betas", "eps", "weight_decay"),
+    ),
+)
+
+
+def family_of(base: type[Optimizer]) -> Family | None:
+    """The record of a base; a subclass of it may step in its own way, so only the class itself counts."""
+    for family in FAMILIES:
+        if base in family.bases:
+            return family
+    return None
+
+
+def decoupled_weight_decay(base: type[Optimizer], group: Group) -> bool:
+    """Whether weights decay by themselves (AdamW) instead of through the gradient."""
+    return bool(group.get("decoupled_weight_decay", base is torch.optim.AdamW))
+
+
+def prepare_state(state: dict[str, Any], param: Tensor, group: Group, family: Family) -> None:
+    """What the base would set up in its first step with a gradient; nothing, once that is done."""
+    for key in family.buffers(group):
+        if state.get(key) is None:
+            state[key] = torch.zeros_like(param, memory_format=torch.preserve_format)
+    if family.counts_steps and "step" not in state:
+        # On the parameter's device, as with fused=True or capturable=True in torch.
+        state["step"] = torch.zeros((), dtype=torch.float32, device=param.device)

@@ -1,0 +1,164 @@
+"""The numbers that a step is decided by: squared norms and inner products, over all parts of a memory and all ranks.
+
+Sums are float64 across blocks and tensors; within a block of at most ``BLOCK`` values they are in the working dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .distributed import all_reduce_
+
+if TYPE_CHECKING:
+    from .memory import Memory, Part
+
+BLOCK = 1 << 16
+DEVICE_BLOCK = 1 << 20  # products there are summed in float64: the block bounds a temporary, not an error
+
+
+@dataclass
+class Sums:
+    """All float64; ``(rows,)``, the last two ``(rows, C)``."""
+
+    square: Tensor  # |g|^2 over every part
+    g_dot_sum: Tensor | None = None  # g times the memory's sum, and the sum's square: policies with a cosine
+    sum_sq: Tensor | None = None
+    own_square: Tensor | None = None  # |g|^2 as it would be stored, over the parts that damp
+    dots: Tensor | None = None  # G g
+    row: Tensor | None = None  # G g, with g as it would be stored
+
+
+def _blocks(length: int, host: bool) -> list[tuple[int, int]]:
+    block = BLOCK if host else DEVICE_BLOCK
+    return [(start, min(start + block, length)) for start in range(0, length, block)]
+
+
+def on_host(tensor: Tensor) -> bool:
+    """Whether values may be looked at without waiting for a device or breaking a compiled graph."""
+    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def dot(a: Tensor, b: Tensor, work: torch.dtype) -> Tensor:
+    """The inner product of two flat tensors, float64."""
+    if not on_host(a):
+        total = torch.zeros((), dtype=torch.float64, device=a.device)
+        for i, j in _blocks(a.numel(), host=False):
+            total = total + (a[i:j].to(work) * b[i:j].to(work)).sum(dtype=torch.float64)
+        return total
+    # torch.dot runs at the speed of memory on a CPU, unlike the norms.
+    if a.numel() <= BLOCK:
+        return torch.dot(a.to(work), b.to(work)).double()
+    parts = [torch.dot(x.to(work), y.to(work)) for x, y in zip(a.split(BLOCK), b.split(BLOCK))]
+    return torch.stack(parts).sum(dtype=torch.float64)
+
+
+def squares(grads: Sequence[Tensor | None], parts: Sequence[Part], device: torch.device) -> Tensor:
+    """The squared norm of each gradient, float64 ``(parts,)``; 0 for a missing one."""
+    zero = torch.zeros((), dtype=torch.float64, device=device)
+    present = [(i, g, part.work) for i, (g, part) in enumerate(zip(grads, parts)) if g is not None and part.counts]
+    out = [zero] * len(parts)
+    if all(on_host(g) for _, g, _ in present):
+        for i, g, work in present:
+            out[i] = dot(g, g, work)
+    else:
+        for work in {work for _, _, work in present}:
+            chosen = [(i, g) for i, g, w in present if w == work]
+            norms = torch._foreach_norm([g for _, g in chosen], 2, dtype=work)
+            for (i, _), norm in zip(chosen, norms):
+                out[i] = norm.to(device).double().square()
+    return torch.stack(out)
+
+
+def _row_dots(part: Part, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """``(G g, G ĝ, |ĝ|^2)`` of one part, ``ĝ`` the gradient as it would be stored; one pass over the slots."""
+    slots, length = part.slots, part.layout.length
+    exact = slots.is_exact
+    stored = g if exact else slots.decode(*slots.encode(g))
+    square = dot(stored, stored, part.work)
+    host = on_host(g)
+    dots: list[Tensor] = []
+    rows: list[Tensor] = []
+    wanted = [(g, dots)] if exact else [(g, dots), (stored, rows)]
+    for start, stop in _blocks(length, host):
+        G = slots.columns(start, stop)
+        for x, out in wanted:
+            x = x[start:stop].to(part.work)
+            if host:
+                out.append(torch.stack([torch.dot(G_i, x) for G_i in G.unbind(0)]))
+            else:
+                out.append((G * x).sum(-1, dtype=torch.float64))
+    nothing = torch.zeros(slots.values.shape[0], dtype=torch.float64, device=part.device)
+    a = torch.stack(dots).sum(0, dtype=torch.float64) if dots else nothing
+    r = torch.stack(rows).sum(0, dtype=torch.float64) if rows else a
+    return a, r, square
+
+
+def measure(memory: Memory, grads: Sequence[Tensor | None]) -> Sums:
+    """Pass 1 of a step: everything that is decided by, from this step's flat gradients (``None`` counts as zero)."""
+    parts, device, C = memory.parts, memory.device, memory.topC
+    columns = [squares(grads, parts, device)[:, None]]
+    cosine = memory.policy.needs_cosine and any(not part.damps for part in parts)
+    damping = any(part.damps for part in parts)
+    rounded = damping and any(part.damps and not part.slots.is_exact for part in parts)
+    zero = torch.zeros((), dtype=torch.float64, device=device)
+
+    if cosine:
+        pairs = []
+        for part, g in zip(parts, grads):
+            if part.damps or not part.counts:
+                pairs.append(torch.stack([zero, zero]))
+                continue
+            assert part.sum is not None
+            against = zero if g is None else dot(g, part.sum, part.work).to(device)
+            pairs.append(torch.stack([against, dot(part.sum, part.sum, part.work).to(device)]))
+        columns.append(torch.stack(pairs))
+    if damping:
+        width = 1 + C + (C if rounded else 0)
+        numbers = []
+        for part, g in zip(parts, grads):
+            if g is None or not part.damps or not part.counts:
+                numbers.append(zero.expand(width))
+                continue
+            a, r, square = _row_dots(part, g)
+            both = (square[None], a, r) if rounded else (square[None], a)
+            numbers.append(torch.cat(both).to(device))
+        columns.append(torch.stack(numbers))
+
+    table = torch.cat(columns, 1) if len(columns) > 1 else columns[0]
+    if not memory.by_tensor:
+        table = table.sum(0, keepdim=True)
+    table = all_reduce_(table, memory)
+
+    sums = Sums(square=table[:, 0])
+    at = 1
+    if cosine:
+        sums.g_dot_sum, sums.sum_sq, at = table[:, 1], table[:, 2], 3
+    if damping:
+        sums.own_square = table[:, at]
+        sums.dots = table[:, at + 1 : at + 1 + C]
+        sums.row = table[:, at + 1 + C :] if rounded else sums.dots
+    if memory.policy.needs_cosine and damping:
+        # g times the sum is the sum of G g; the sum's square is 1'K1.
+        assert sums.dots is not None and memory.gram is not None
+        own = sums.dots.sum(-1), memory.gram.sum((-2, -1))
+        sums.g_dot_sum = own[0] if sums.g_dot_sum is None else sums.g_dot_sum + own[0]
+        sums.sum_sq = own[1] if sums.sum_sq is None else sums.sum_sq + own[1]
+    return sums
+
+
+def gram_from_slots(memory: Memory) -> Tensor:
+    """``K = G G'`` over the parts that damp, from the slots: ``(rows, C, C)``."""
+    gram = torch.zeros(memory.rows, memory.topC, memory.topC, dtype=torch.float64, device=memory.device)
+    block = BLOCK // 4
+    for part in memory.parts:
+        if not part.damps or not part.counts:
+            continue
+        for start in range(0, part.layout.length, block):
+            G = part.slots.columns(start, min(start + block, part.layout.length)).double()
+            gram[part.row] += (G @ G.T).to(memory.device)
+    return all_reduce_(gram.view(memory.rows, -1), memory).view_as(gram)

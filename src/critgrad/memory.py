@@ -1,0 +1,349 @@
+"""The memory: what is stored for each parameter, the tables that parameters share, and the state keys of both.
+
+A ``Memory`` is what is decided at once: everything under ``scope="global"``, one group under ``"group"``, the tensors of a
+group, a row each, under ``"tensor"``. A ``Part`` is one parameter's share of it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import MutableMapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .distributed import prepare
+from .layout import Layout, is_dtensor, local
+from .measure import gram_from_slots
+from .options import QUANTIZED
+from .policies import Policy, policy_of
+from .slots import FORMATS, SCALE_BLOCK, Format, Slots, scale_blocks, working_dtype
+
+# State keys: flat tensors of fixed shape under every parameter, from the first step on.
+SLOTS = "critical_slots"  # (C, *shape): the stored gradients
+SCALE = "critical_scale"  # (C, blocks): with 8-bit slots, what their codes are multiplied with
+SUM = "critical_sum"  # (*shape): the sum of the stored gradients, fp32 or wider; not with aggr="fisher"
+PRIORITY = "critical_priority"  # (C,): norm * decay ** age
+NORM = "critical_norm"  # (C,): norm when stored
+BORN = "critical_born"  # (C,): number of the step that stored it; 0 = free
+CLOCK = "critical_clock"  # (): steps seen, not counting those with a gradient that was not finite
+INSERTED = "critical_inserted"  # (): gradients stored so far
+GRAM = "critical_gram"  # (C, C): inner products of the stored gradients; with aggr="fisher" only
+
+TABLE_KEYS = (PRIORITY, NORM, BORN, CLOCK, INSERTED)
+DERIVED_KEYS = (SUM, GRAM)
+KEYS = (SLOTS, SCALE, SUM, *TABLE_KEYS, GRAM)
+
+State = MutableMapping[str, Any]
+
+# A rolling slice of the running sum is summed anew in each step, so that rounding errors cannot pile up. Once round takes
+# this many steps per slot, which makes the extra reads 1/16 of a gradient whatever topC is.
+REFRESH_STEPS_PER_SLOT = 16
+_SMALLEST_REFRESH = 4 * SCALE_BLOCK
+
+
+class Part:
+    """One parameter's share of a memory: its slots and, unless it damps, their running sum."""
+
+    def __init__(self, param: Tensor, options: dict[str, Any], row: int, number: int) -> None:
+        self.param = param
+        self.options = options
+        self.row = row  # of the memory's tables
+        self.number = number  # within the memory; staggers the refreshing of small tensors
+        self.layout = Layout(param)
+        self.damps = options["aggr"] == "fisher"
+        self.work = working_dtype(param.dtype)
+        self.device = local(param).device
+        self.counts = True  # whether this rank adds this tensor's squares to the norm (see distributed)
+        self.tensors: dict[str, Tensor] = {}  # what stands in the optimizer's state, our keys only
+        self.slots: Slots
+        self.sum: Tensor | None = None  # flat
+        self.scratch: Tensor | None = None  # the plain path's direction, kept on a CPU
+
+    # -- allocation ----------------------------------------------------------------------------------------------------
+
+    @property
+    def format_name(self) -> str:
+        name = self.options["memory_dtype"]
+        return str(self.layout.real_dtype).removeprefix("torch.") if name is None else name
+
+    def allocate(self, old: State, keep: Tensor | None) -> None:
+        """Take over what ``old`` state holds, as far as it fits, and make the rest.
+
+        ``keep`` names the old slots that are kept, when the number of slots changes.
+        """
+        topC = self.options["topC"]
+        new = self._empty_slots(topC)
+        was = old.get(SLOTS)
+        if was is not None and keep is None and self._same_storage(was, old.get(SCALE), new):
+            new = {key: old[key] for key in (SLOTS, SCALE) if key in new}
+            taken_over = True
+        else:
+            taken_over = False
+        self.tensors = new
+        self.slots = self._view_slots(new)
+        if was is not None and not taken_over:
+            self._copy_slots(old, keep)
+        if not self.damps:
+            if taken_over and SUM in old and old[SUM].dtype == self._sum_dtype() and old[SUM].device == self.device:
+                self.tensors[SUM] = old[SUM]
+                self.sum = self.layout.flat(old[SUM])
+            else:
+                self.tensors[SUM] = self._zeros(self._sum_dtype())
+                self.sum = self.layout.flat(self.tensors[SUM])
+                if was is not None:
+                    self.refresh_all()
+
+    def _sum_dtype(self) -> torch.dtype:
+        return self.work.to_complex() if self.layout.complex else self.work
+
+    def _zeros(self, dtype: torch.dtype) -> Tensor:
+        if is_dtensor(self.param):
+            return torch.zeros_like(self.param, dtype=dtype, memory_format=torch.contiguous_format)
+        return self.layout.empty(dtype, self.device).zero_()
+
+    def _empty_slots(self, topC: int) -> dict[str, Tensor]:
+        """Zeroed slots (and scales) in the layout and format that the options ask for."""
+        format_ = FORMATS[self.format_name]
+        complex_ = self.layout.complex and self.options["memory_dtype"] is None
+        dtype = self.param.dtype if complex_ else format_.dtype
+        on_host = self.options["memory_device"] == "cpu" and self.device.type != "cpu"
+        if is_dtensor(self.param):
+            if self.options["memory_dtype"] in QUANTIZED or on_host or (self.layout.complex and not complex_):
+                raise TypeError(
+                    f"memory_dtype={self.options['memory_dtype']!r}, memory_device={self.options['memory_device']!r} with a "
+                    "sharded parameter (DTensor): 8-bit slots and slots in host memory are for plain tensors; "
+                    'use memory_dtype="bfloat16"'
+                )
+            # NOTE [DTensor]: new_zeros would be replicated without a word; only this shifts every kind of placement.
+            zeros = torch.zeros_like(self.param, dtype=dtype, memory_format=torch.contiguous_format)
+            return {SLOTS: zeros.unsqueeze(0).repeat(topC, *[1] * self.param.dim())}
+        place = {"pin_memory": True} if on_host else {}
+        device = torch.device("cpu") if on_host else self.device
+        tensors = {SLOTS: self.layout.empty(dtype, device, leading=topC, **place)}
+        (tensors[SLOTS].view(torch.int8) if format_.scaled else tensors[SLOTS]).zero_()
+        if format_.scaled:
+            blocks = scale_blocks(self.layout.length)
+            tensors[SCALE] = torch.zeros(topC, blocks, dtype=torch.float32, device=device, **place)
+        return tensors
+
+    def _same_storage(self, was: Tensor, scale: Tensor | None, new: dict[str, Tensor]) -> bool:
+        fresh = new[SLOTS]
+        return (
+            type(was) is type(fresh)
+            and (was.shape, was.dtype, was.device, was.stride())
+            == (fresh.shape, fresh.dtype, fresh.device, fresh.stride())
+            and was.is_pinned() == fresh.is_pinned()
+            and (SCALE not in new or (scale is not None and scale.shape == new[SCALE].shape))
+        )
+
+    def _view_slots(self, tensors: dict[str, Tensor]) -> Slots:
+        rows = self.layout.flat_rows(tensors[SLOTS])
+        return Slots(rows, tensors.get(SCALE), FORMATS[self.format_name], self.work, self.device)
+
+    def _copy_slots(self, old: State, keep: Tensor | None) -> None:
+        """Bring slots of another number, order, dtype or device into ours, rounding where ours are narrower."""
+        was = local(old[SLOTS])
+        flat = torch.stack([self._flat_old(slot) for slot in was.unbind(0)])
+        scaled = [format_ for format_ in FORMATS.values() if format_.scaled and format_.dtype == was.dtype]
+        scale = old.get(SCALE)
+        if scaled and (scale is None or scale.shape != (was.shape[0], scale_blocks(self.layout.length))):
+            raise ValueError(f"Invalid {SCALE}: 8-bit slots need one of shape ({was.shape[0]}, blocks)")
+        source = Slots(
+            flat, scale if scaled else None, scaled[0] if scaled else Format(flat.dtype), self.work, self.device
+        )
+        rows = range(was.shape[0]) if keep is None else keep.tolist()
+        for k, row in enumerate(rows):
+            self.slots.write(k, *self.slots.encode(source.row(row)))
+
+    def _flat_old(self, slot: Tensor) -> Tensor:
+        if self.layout.complex and not slot.is_complex():
+            return slot.reshape(-1) if self.layout.contiguous else self.layout.flat(torch.view_as_complex(slot.float()))
+        if slot.dtype in (torch.float8_e4m3fn, torch.int8):
+            return self.layout.flat(slot.view(torch.int8)).view(slot.dtype)
+        return self.layout.flat(slot)
+
+    # -- the running sum -------------------------------------------------------------------------------------------------
+
+    def refresh_all(self) -> None:
+        assert self.sum is not None
+        for start in range(0, self.layout.length, 1 << 16):
+            stop = min(start + (1 << 16), self.layout.length)
+            self.sum[start:stop] = self.slots.columns(start, stop).sum(0)
+
+    def refresh_span(self) -> tuple[int, int]:
+        """``(length of a slice, steps once round)``."""
+        steps = REFRESH_STEPS_PER_SLOT * self.options["topC"]
+        length = max(-(-self.layout.length // steps), _SMALLEST_REFRESH)
+        return -(-length // SCALE_BLOCK) * SCALE_BLOCK, steps
+
+    @property
+    def bytes(self) -> int:
+        """Held by this rank for this parameter, the shared tables not counted."""
+        mine = [local(self.tensors[key]) for key in (SLOTS, SCALE, SUM) if key in self.tensors]
+        return sum(tensor.numel() * tensor.element_size() for tensor in mine)
+
+
+class Memory:
+    """Parts with common tables: priorities, norms, birthdays, a clock; a row of them for each thing that is decided."""
+
+    def __init__(
+        self,
+        owners: Sequence[tuple[Tensor, dict[str, Any]]],
+        states: Sequence[State],
+        streams: Sequence[int],
+        by_tensor: bool,
+        process_group: Any = None,
+    ) -> None:
+        common = owners[0][1]
+        self.topC: int = common["topC"]
+        self.decay: float = common["decay"]
+        self.policy: Policy = policy_of(common["policy"])
+        self.max_age: int | None = common["max_age"]
+        self.seed: int = common["seed"]
+        self.every: int = common["every"]
+        self.by_tensor = by_tensor
+        self.parts = [Part(p, o, i if by_tensor else 0, i) for i, (p, o) in enumerate(owners)]
+        self.rows = len(owners) if by_tensor else 1
+        self.device = self.parts[0].device
+        wide = any(part.work == torch.float64 for part in self.parts)
+        self.dtype = torch.float64 if wide else torch.float32
+        self.stream = torch.tensor(list(streams) if by_tensor else [streams[0]], device=self.device)
+        self.process_group: Any = None
+        prepare(self, process_group)
+
+        olds = [{key: state[key] for key in KEYS if key in state} for state in states]
+        self._check(olds)
+        keep = self._take_over_tables(olds)
+        for part, old in zip(self.parts, olds):
+            part.allocate(old, None if keep is None else keep[part.row])
+        self.gram: Tensor | None = None
+        if any(part.damps for part in self.parts):
+            self.gram = self._take_over_gram(olds, keep is None)
+        for part in self.parts:
+            part.tensors.update({key: table[part.row] for key, table in self._tables().items()})
+            if self.gram is not None and part.damps:
+                part.tensors[GRAM] = self.gram[part.row]
+
+    def _tables(self) -> dict[str, Tensor]:
+        tables = (self.priority, self.norm, self.born, self.clock, self.inserted)
+        return dict(zip(TABLE_KEYS, tables))
+
+    def attach(self, states: Sequence[State]) -> None:
+        """Write our keys into the optimizer's state, and take out those that this memory does not use."""
+        for part, state in zip(self.parts, states):
+            for key in KEYS:
+                if key not in part.tensors:
+                    state.pop(key, None)
+            state.update(part.tensors)
+
+    # -- taking over old state: another number of slots, another scope, missing keys ---------------------------------------
+
+    def _check(self, olds: list[State]) -> None:
+        for part, old in zip(self.parts, olds):
+            check_state(part.param, old)
+
+    def _take_over_tables(self, olds: list[State]) -> Tensor | None:
+        """Make the tables. Returns the old slots to keep, ``(rows, topC)``, if their number changes."""
+        holders: list[State] = []
+        for row in range(self.rows):
+            mine = [old for part, old in zip(self.parts, olds) if part.row == row and SLOTS in old and BORN in old]
+            if any(not _same_tables(mine[0], other) for other in mine[1:]):
+                warnings.warn(
+                    "the parameters of one memory come with different tables (was the scope another one?): "
+                    "this memory starts empty",
+                    stacklevel=2,
+                )
+                mine = []
+                for old in olds:
+                    old.clear()
+            holders.append(mine[0] if mine else {})
+        C = max((holder[BORN].shape[0] for holder in holders if holder), default=self.topC)
+
+        def stacked(key: str, dtype: torch.dtype, *shape: int) -> Tensor:
+            blank = torch.zeros(shape, dtype=dtype, device=self.device)
+            rows = []
+            for holder in holders:
+                table = local(holder[key]).to(self.device, dtype) if key in holder else blank
+                rows.append(blank if table.shape != blank.shape else table)
+            return torch.stack(rows)
+
+        self.priority = stacked(PRIORITY, self.dtype, C)
+        self.norm = stacked(NORM, self.dtype, C)
+        self.born = stacked(BORN, torch.int64, C)
+        self.clock = stacked(CLOCK, torch.int64)
+        self.inserted = stacked(INSERTED, torch.int64)
+        if self.topC == C:
+            return None
+        keep = strongest(self.priority, self.born, min(C, self.topC), by_age=self.policy.name == "FIFO")
+        free = self.topC - keep.shape[1]
+        for name in ("priority", "norm", "born"):
+            table = getattr(self, name).gather(1, keep)
+            setattr(self, name, torch.nn.functional.pad(table, (0, free)))
+        return keep
+
+    def _take_over_gram(self, olds: list[State], same_slots: bool) -> Tensor:
+        """The Gram matrix of the old state, or, where that is missing or doubtful, a new one made from the slots."""
+        gram = torch.zeros(self.rows, self.topC, self.topC, dtype=torch.float64, device=self.device)
+        trusted = same_slots
+        for part, old in zip(self.parts, olds):
+            if SLOTS not in old:
+                continue  # a newcomer: its zero slots change no inner product
+            was = old.get(GRAM)
+            if not part.damps:
+                trusted &= was is None  # it used to damp: the others' matrix still counts it
+            elif was is None or was.shape != gram.shape[1:] or part.tensors[SLOTS] is not old[SLOTS]:
+                trusted = False
+            else:
+                gram[part.row] = local(was).to(self.device, torch.float64)
+        return gram if trusted and bool(torch.isfinite(gram).all()) else gram_from_slots(self)
+
+    @property
+    def table_bytes(self) -> int:
+        tables = [*self._tables().values(), *([] if self.gram is None else [self.gram])]
+        return sum(table.numel() * table.element_size() for table in tables)
+
+    @property
+    def bytes(self) -> int:
+        """Held by this rank: slots, sums and tables."""
+        return sum(part.bytes for part in self.parts) + self.table_bytes
+
+
+def _same_tables(one: State, other: State) -> bool:
+    keys = (PRIORITY, BORN, CLOCK)
+    if all(one.get(key) is other.get(key) for key in keys):
+        return True
+    return all(
+        key in one and key in other and torch.equal(local(one[key]).cpu(), local(other[key]).cpu()) for key in keys
+    )
+
+
+def strongest(priority: Tensor, born: Tensor, count: int, by_age: bool) -> Tensor:
+    """The ``count`` slots of the highest priority, of equal ones the youngest, in slot order: ``(rows, count)``.
+
+    >>> strongest(torch.tensor([[3.0, 1.0, 3.0]]), torch.tensor([[1, 2, 3]]), 1, by_age=False)
+    tensor([[2]])
+    """
+    order = born.argsort(dim=-1, descending=True, stable=True)
+    if not by_age:
+        live = torch.where(born > 0, priority, -torch.inf).gather(-1, order)
+        order = order.gather(-1, live.argsort(dim=-1, descending=True, stable=True))
+    return order[..., :count].sort(-1).values
+
+
+def check_state(param: Tensor, state: State) -> None:
+    """Raise ``ValueError`` if what ``state`` holds for ``param`` cannot be its memory."""
+    slots = state.get(SLOTS)
+    if slots is None:
+        return
+    shape = tuple(param.shape)
+    if not torch.is_tensor(slots) or tuple(slots.shape[1:]) not in (shape, (*shape, 2)) or slots.dim() < 1:
+        found = tuple(slots.shape) if torch.is_tensor(slots) else type(slots).__name__
+        raise ValueError(f"Invalid {SLOTS}: {found} for a parameter of shape {shape}, expected (topC, *{shape})")
+    C = slots.shape[0]
+    for key in (PRIORITY, NORM, BORN):
+        table = state.get(key)
+        if table is None or tuple(table.shape) != (C,):
+            found = None if table is None else tuple(table.shape)
+            raise ValueError(f"Invalid {key}: {found}, expected ({C},) like {SLOTS}")

@@ -1,0 +1,114 @@
+"""The options of a memory: names, defaults, and the rule each value must obey.
+
+Every option lives in ``param_groups``, so it is saved with the optimizer and may differ from group to group.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from .policies import POLICIES, Policy
+
+AGGREGATIONS = ("mean", "sum", "mid", "min", "median", "max", "fisher")
+SCOPES = ("global", "group", "tensor")
+QUANTIZED = ("int8", "float8")
+MEMORY_DTYPES = ("float64", "float32", "bfloat16", "float16", *QUANTIZED)
+
+DEFAULTS: dict[str, Any] = {
+    "topC": 5,
+    "decay": 0.7,
+    "aggr": "mean",
+    "kappa": 1.0,
+    "rho": 0.3,
+    "policy": "KotH",
+    "every": 10,
+    "scope": "global",
+    "max_age": None,
+    "seed": 0,
+    "memory_dtype": None,
+    "memory_device": None,
+}
+
+# What a checkpoint cannot change: these describe the memory that was allocated, not how it is used.
+KEPT_ON_LOAD = ("topC", "scope", "memory_dtype", "memory_device")
+
+# One memory over several groups can only have one of each of these.
+AGREE_IN_A_MEMORY = ("topC", "decay", "policy", "every", "max_age", "seed")
+
+
+def _is_int(value: Any, low: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= low
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _one_of(names: Iterable[str]) -> str:
+    return "one of " + ", ".join(f'"{name}"' for name in names)
+
+
+# option -> (test, what the error says was expected)
+_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "topC": (lambda v: _is_int(v, 0), "an int >= 0"),
+    "decay": (lambda v: _is_number(v) and 0 <= v <= 1, "0 <= decay <= 1"),
+    "aggr": (lambda v: isinstance(v, str) and v in AGGREGATIONS, _one_of(AGGREGATIONS)),
+    "kappa": (lambda v: _is_number(v) and v >= 0, "a finite number >= 0"),
+    "rho": (lambda v: _is_number(v) and v > 0, "a finite number > 0"),
+    "policy": (
+        lambda v: isinstance(v, Policy) or (isinstance(v, str) and v in POLICIES),
+        _one_of(POLICIES) + " or a critgrad.Policy",
+    ),
+    "every": (lambda v: _is_int(v, 1), "an int >= 1"),
+    "scope": (lambda v: isinstance(v, str) and v in SCOPES, _one_of(SCOPES)),
+    "max_age": (lambda v: v is None or _is_int(v, 1), "None or an int >= 1"),
+    "seed": (lambda v: _is_int(v, 0), "an int >= 0"),
+    "memory_dtype": (
+        lambda v: v is None or (isinstance(v, str) and v in MEMORY_DTYPES),
+        "None or " + _one_of(MEMORY_DTYPES) + " (or the torch.dtype of that name)",
+    ),
+    "memory_device": (lambda v: v in (None, "cpu"), 'None or "cpu"'),
+}
+
+
+def check_option(name: str, value: Any) -> None:
+    """Raise ``ValueError`` if ``value`` breaks the rule of the option ``name``."""
+    test, expected = _RULES[name]
+    if not test(value):
+        raise ValueError(f"Invalid {name}: {value!r}, expected {expected}")
+
+
+def normalize_options(group: dict[str, Any]) -> None:
+    """Bring the options of a parameter group to their saved form, in place, and check each of them."""
+    dtype = group["memory_dtype"]
+    if isinstance(dtype, torch.dtype):
+        # NOTE [names, not dtypes]: a checkpoint holds plain values only, so that every loader can read it.
+        name = str(dtype).removeprefix("torch.")
+        group["memory_dtype"] = "float8" if name.startswith("float8") else name
+    device = group["memory_device"]
+    if isinstance(device, torch.device):
+        group["memory_device"] = str(device)
+    for name in DEFAULTS:
+        check_option(name, group[name])
+    if group["aggr"] == "fisher" and group["kappa"] > 1:
+        raise ValueError(f'Invalid kappa: {group["kappa"]!r}, expected 0 <= kappa <= 1 with aggr="fisher"')
+
+
+def check_agreement(groups: list[dict[str, Any]]) -> None:
+    """Groups that share one memory (``scope="global"``) must agree on what there is one of."""
+    for name in AGREE_IN_A_MEMORY:
+        values = [group[name] for group in groups]
+        if any(value != values[0] for value in values[1:]):
+            raise ValueError(
+                f"Invalid {name}: {values!r} in groups that share one memory, expected one value; "
+                'use scope="group" for memories of their own, or topC=0 to leave a group out'
+            )
+
+
+def option_keys(taken: set[str]) -> dict[str, str]:
+    """Our options by the keys they get beside a base that has ``taken`` names (Adadelta has a ``rho`` of its own)."""
+    return {name: "critical_" + name if name in taken else name for name in DEFAULTS}

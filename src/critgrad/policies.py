@@ -1,0 +1,286 @@
+"""Which gradients enter the memory and which leave: an admission rule x an eviction rule, by the paper's names.
+
+Everything here is a pure function of the memory's small tables. Tables have the shape ``(rows, C)``, one row for each
+memory that is decided at once (the tensors of ``scope="tensor"``, or the models of a bank); scalars have ``(rows,)``.
+Nothing here looks at a value on the host, so the same lines serve the CPU, a CUDA stream and a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+_NEVER = torch.iinfo(torch.int64).max  # a birthday that no entry can have
+_MASK32 = 0xFFFFFFFF
+
+# What a random number is drawn for: part of the counter, so that the two draws of one step are independent.
+ADMISSION, EVICTION = 0, 1
+
+
+def _mix32(x: Tensor) -> Tensor:
+    """A bijective scrambling of 32-bit integers held in int64 (two multiply-xorshift rounds)."""
+    x = ((x ^ (x >> 16)) * 0x7FEB352D) & _MASK32
+    x = ((x ^ (x >> 15)) * 0x846CA68B) & _MASK32
+    return x ^ (x >> 16)
+
+
+def uniform(seed: int, t: Tensor, stream: Tensor, purpose: int) -> Tensor:
+    """A number in [0, 1), float64, hashed from its counters: every rank draws alike and resuming needs no generator.
+
+    >>> t, stream = torch.tensor([1, 2]), torch.tensor([0, 0])
+    >>> bool((uniform(0, t, stream, 0) == uniform(0, t, stream, 0)).all())
+    True
+    """
+    h = _mix32((t & _MASK32) ^ (seed & _MASK32))
+    h = _mix32(h ^ (t >> 32) ^ ((seed >> 32) & _MASK32))
+    h = _mix32((h + stream * 2 + purpose) & _MASK32)
+    return h.to(torch.float64) * 2.0**-32
+
+
+@dataclass
+class Tables:
+    """What a rule may look at: the memory before this step's insertion, and the gradient that asks for a place.
+
+    ``priority``, ``norm`` and ``born`` are ``(rows, C)``; a slot is live when ``born > 0``. ``t`` is the number of this
+    step, ``g_norm`` the norm of its gradient. ``g_dot_sum`` and ``sum_sq`` (the gradient times the memory's sum, and the
+    sum's square) are given to policies with ``needs_cosine``.
+    """
+
+    priority: Tensor
+    norm: Tensor
+    born: Tensor
+    t: Tensor
+    g_norm: Tensor
+    stream: Tensor
+    seed: int = 0
+    every: int = 10
+    g_dot_sum: Tensor | None = None
+    sum_sq: Tensor | None = None
+
+    @property
+    def live(self) -> Tensor:
+        return self.born > 0
+
+    def draw(self, purpose: int) -> Tensor:
+        """A uniform number for ``ADMISSION`` or ``EVICTION``, shape ``(rows,)``."""
+        return uniform(self.seed, self.t, self.stream, purpose)
+
+    def cosine(self) -> Tensor:
+        """Of the gradient with the memory's sum; 0 where one of them is 0."""
+        assert self.g_dot_sum is not None and self.sum_sq is not None
+        scale = self.g_norm.to(torch.float64) * self.sum_sq.sqrt()
+        cos = self.g_dot_sum / torch.where(scale > 0, scale, 1.0)
+        return torch.where(scale > 0, cos, 0.0).clamp(-1, 1)
+
+
+# -- evictions: the slot that goes, of a memory that is full ------------------------------------------------------------
+
+
+def oldest(tables: Tables) -> Tensor:
+    return torch.where(tables.live, tables.born, _NEVER).argmin(-1)
+
+
+def lowest_priority(tables: Tables) -> Tensor:
+    """Of equal priorities the oldest, so that ``decay=0`` is a moving window."""
+    lowest = tables.priority.amin(-1, keepdim=True)
+    return torch.where(tables.priority == lowest, tables.born, _NEVER).argmin(-1)
+
+
+def uniformly(tables: Tables) -> Tensor:
+    slots = tables.priority.shape[-1]
+    return (tables.draw(EVICTION) * slots).long().clamp(max=slots - 1)
+
+
+def by_norm(tables: Tables) -> Tensor:
+    """Drawn in proportion to the stored norm, undecayed: the paper's formula (the authors' code: one minus that share)."""
+    share = tables.norm.to(torch.float64).cumsum(-1)
+    threshold = tables.draw(EVICTION) * share[..., -1]
+    return (share <= threshold[..., None]).sum(-1).clamp(max=share.shape[-1] - 1)
+
+
+# -- admissions: whether a gradient may take the place of another ---------------------------------------------------------
+
+
+def if_larger_than_lowest(tables: Tables) -> Tensor:
+    return tables.g_norm > tables.priority.amin(-1)
+
+
+def if_inverse_larger_than_lowest(tables: Tables) -> Tensor:
+    return inverse_norm(tables.g_norm) > tables.priority.amin(-1)
+
+
+def always(tables: Tables) -> Tensor:
+    return torch.ones_like(tables.g_norm, dtype=torch.bool)
+
+
+def on_a_coin(tables: Tables) -> Tensor:
+    return tables.draw(ADMISSION) < 0.5
+
+
+def by_distance_from_mean_norm(tables: Tables) -> Tensor:
+    live = tables.live
+    mean = (tables.norm * live).sum(-1) / live.sum(-1).clamp(min=1)
+    return tables.draw(ADMISSION) * mean < (tables.g_norm - mean).abs()
+
+
+def if_dissimilar(tables: Tables) -> Tensor:
+    return tables.draw(ADMISSION) < (1 - tables.cosine()) / 2
+
+
+def if_similar(tables: Tables) -> Tensor:
+    return tables.draw(ADMISSION) < (1 + tables.cosine()) / 2
+
+
+def one_step_in_every(tables: Tables) -> Tensor:
+    return (tables.t - 1) % tables.every == 0
+
+
+# -- priorities -----------------------------------------------------------------------------------------------------------
+
+
+def plain_norm(norm: Tensor) -> Tensor:
+    return norm
+
+
+def inverse_norm(norm: Tensor) -> Tensor:
+    return norm.reciprocal().clamp(max=torch.finfo(norm.dtype).max)
+
+
+# -- policies -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Policy:
+    """An admission rule x an eviction rule, each a pure function ``Tables -> Tensor``.
+
+    Args:
+        name: what a checkpoint remembers it by (functions are not saved).
+        admit: ``Tables -> bool (rows,)``: may this gradient replace another? Asked when the memory is full.
+        evict: ``Tables -> int64 (rows,)``: the slot to replace, in a memory that is full.
+        priority: the norm of a gradient to the priority it is stored with.
+        also_while_filling: ask ``admit`` before the memory is full, too.
+        needs_cosine: the rules use ``Tables.cosine``, which costs one more dot product with the memory's sum.
+
+    Example: keep the newest, but only gradients that are larger than the last one stored.
+
+    >>> from critgrad.policies import Policy, oldest
+    >>> def larger_than_newest(tables):
+    ...     newest = tables.born.argmax(-1, keepdim=True)
+    ...     return tables.g_norm > tables.norm.gather(-1, newest).squeeze(-1)
+    >>> policy = Policy("rising", larger_than_newest, oldest)
+    """
+
+    name: str
+    admit: Callable[[Tables], Tensor]
+    evict: Callable[[Tables], Tensor]
+    priority: Callable[[Tensor], Tensor] = plain_norm
+    also_while_filling: bool = False
+    needs_cosine: bool = False
+
+    def choose(self, tables: Tables, max_age: int | None) -> tuple[Tensor, Tensor]:
+        """``(admitted, slot)`` for a finite gradient that is not zero."""
+        live = tables.live
+        full = live.all(-1)
+        admitted = self.admit(tables)
+        if not self.also_while_filling:
+            admitted = admitted | ~full
+        slot = torch.where(
+            full, self.evict(tables), tables.born.argmin(-1)
+        )  # free slots have born 0: the first of them
+        if max_age is not None:
+            expired = (live & (tables.t[..., None] - tables.born >= max_age)).any(-1)
+            admitted = admitted | expired
+            slot = torch.where(expired, oldest(tables), slot)
+        return admitted, slot
+
+
+@dataclass(frozen=True)
+class Replay(Policy):
+    """Replays a recorded list of decisions: at step ``t`` (from 1) entry ``t - 1`` is the slot to write, or ``None``.
+
+    The control for what *selection* buys: the same ages as another run, chosen without a look at this run's norms.
+    After the end of the list nothing is admitted. ``critgrad.inspect(opt).memories[0].last_slot`` records a run.
+
+    >>> Replay([0, 1, None, 0]).name
+    'replay'
+    """
+
+    name: str = "replay"
+    admit: Callable[[Tables], Tensor] = always
+    evict: Callable[[Tables], Tensor] = oldest
+    decisions: tuple[int | None, ...] = ()
+    _on_device: dict[torch.device, Tensor] = field(default_factory=dict, repr=False, compare=False)
+
+    def __init__(self, decisions: Sequence[int | None], name: str = "replay") -> None:
+        for decision in decisions:
+            if decision is not None and (not isinstance(decision, int) or decision < 0):
+                raise ValueError(f"Invalid decision: {decision!r}, expected a slot >= 0 or None")
+        super().__init__(name, always, oldest)
+        object.__setattr__(self, "decisions", tuple(decisions))
+        object.__setattr__(self, "_on_device", {})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Replay, (self.decisions, self.name)
+
+    def choose(self, tables: Tables, max_age: int | None) -> tuple[Tensor, Tensor]:
+        device = tables.born.device
+        if device not in self._on_device:
+            # The last entry stands for every step after the end of the list.
+            codes = [-1 if decision is None else decision for decision in self.decisions] + [-1]
+            self._on_device[device] = torch.tensor(codes, device=device)
+        codes_there = self._on_device[device]
+        code = codes_there[(tables.t - 1).clamp(max=len(self.decisions))]
+        slots = tables.born.shape[-1]
+        return (code >= 0) & (code < slots), code.clamp(0, slots - 1)
+
+
+POLICIES: dict[str, Policy] = {
+    policy.name: policy
+    for policy in (
+        Policy("KotH", if_larger_than_lowest, lowest_priority),
+        Policy("bottomC", if_inverse_larger_than_lowest, lowest_priority, priority=inverse_norm),
+        Policy("FIFO", always, oldest),
+        Policy("random", on_a_coin, lowest_priority, also_while_filling=True),
+        Policy("MNDS", by_distance_from_mean_norm, lowest_priority),
+        Policy("CDS", if_dissimilar, lowest_priority, needs_cosine=True),
+        Policy("CSS", if_similar, lowest_priority, needs_cosine=True),
+        Policy("RR", if_larger_than_lowest, uniformly),
+        Policy("NCPR", if_larger_than_lowest, by_norm),
+        Policy("sparse", one_step_in_every, oldest, also_while_filling=True),
+    )
+}
+
+
+def policy_of(option: str | Policy) -> Policy:
+    return option if isinstance(option, Policy) else POLICIES[option]
+
+
+class Decision(NamedTuple):
+    """What one step does to the memories: each field ``(rows,)``."""
+
+    finite: Tensor  # the gradient may be used at all; otherwise the memory does nothing, not even tick
+    accept: Tensor  # the gradient takes a slot
+    slot: Tensor  # which one
+
+
+def decide(policy: Policy, tables: Tables, max_age: int | None) -> Decision:
+    """Step 3 of Algorithm 1: whether the gradient enters, and in whose place."""
+    admitted, slot = policy.choose(tables, max_age)
+    finite = torch.isfinite(tables.g_norm)
+    return Decision(finite, admitted & finite & (tables.g_norm > 0), slot)
+
+
+def advance(policy: Policy, tables: Tables, decision: Decision, decay: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Steps 3 and 4: the tables after the insertion, every priority decayed, the new one included."""
+    slots = torch.arange(tables.born.shape[-1], device=tables.born.device)
+    hit = (slots == decision.slot[..., None]) & decision.accept[..., None]
+    entry = policy.priority(tables.g_norm)[..., None]
+    priority = torch.where(hit, entry, tables.priority)
+    priority = torch.where(decision.finite[..., None], priority * decay, priority)
+    norm = torch.where(hit, tables.g_norm[..., None], tables.norm)
+    born = torch.where(hit, tables.t[..., None], tables.born)
+    return priority, norm, born
