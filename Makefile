@@ -19,6 +19,10 @@ READY := $(VENV)/.ready
 THREADS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 PYTEST  := $(THREADS) $(BIN)/python -m pytest -n 2
 COV     := --cov=critgrad --cov-report=term
+TRITON  := triton==3.6.0
+
+# The kernels run in Triton's interpreter, which must be chosen before Triton is imported: a process of their own.
+KERNELS := TRITON_INTERPRET=1 $(PYTEST) tests/kernels -W ignore::DeprecationWarning
 
 .DEFAULT_GOAL := help
 .PHONY: help setup compare test test-all doctest lint format types coverage bench clean
@@ -32,6 +36,9 @@ $(READY): pyproject.toml constraints.txt
 	@echo "Setting up $(VENV) (once, a few minutes)"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@# Builds of torch for CUDA bring the Triton they need; beside a CPU build any will do, for the interpreter.
+	@[ "$$(uname)" != Linux ] || $(BIN)/python -c 'import triton' 2>/dev/null || \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check $(TRITON)
 	@touch $@
 
 setup: $(READY)
@@ -40,10 +47,12 @@ compare: $(READY)
 	$(BIN)/python -m critgrad.lab.compare $(ARGS)
 
 test: $(READY)
-	$(PYTEST) -m "not slow" $(COV) $(ARGS)
+	@[ -n "$(ARGS)" ] || $(KERNELS)
+	$(PYTEST) -m "not slow" --ignore=tests/kernels $(COV) $(ARGS)
 
 test-all: $(READY)
-	$(PYTEST) $(COV) $(ARGS)
+	@[ -n "$(ARGS)" ] || $(KERNELS)
+	$(PYTEST) --ignore=tests/kernels $(COV) $(ARGS)
 
 doctest: $(READY)
 	$(THREADS) $(BIN)/python -m pytest --doctest-modules src/critgrad $(ARGS)
@@ -63,7 +72,7 @@ coverage: $(READY)
 	$(PYTEST) $(COV) --cov-report=html $(ARGS)
 
 bench: $(READY)
-	$(BIN)/python benchmarks/run.py $(ARGS)
+	$(BIN)/python benchmarks/step_time.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist htmlcov .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis

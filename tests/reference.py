@@ -181,10 +181,7 @@ class ReferenceOptimizer:
 
     def step(self) -> list[int | None]:
         grads = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self.params]
-        if self.by_tensor:
-            vectors = [g.reshape(-1) for g in grads]
-        else:
-            vectors = [torch.cat([g.reshape(-1) for g in grads])]
+        vectors = [g.reshape(-1) for g in grads] if self.by_tensor else [torch.cat([g.reshape(-1) for g in grads])]
         directions = [memory.direction(g) for memory, g in zip(self.memories, vectors)]
         flat = torch.cat(directions)
         at = 0

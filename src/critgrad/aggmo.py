@@ -64,7 +64,7 @@ class AggMo(Optimizer):
         super().__init__(params, defaults)
 
     @_use_grad_for_differentiable
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Perform one step."""
         loss = None
         if closure is not None:
@@ -109,9 +109,10 @@ def _single_tensor_aggmo(
 def _multi_tensor_aggmo(
     params: list[Tensor], grads: list[Tensor], velocities: list[list[Tensor]], group: dict[str, Any]
 ) -> None:
-    grads = torch._foreach_neg(grads) if group["maximize"] else grads
+    if group["maximize"]:
+        grads = list(torch._foreach_neg(grads))
     if group["weight_decay"] != 0:
-        grads = torch._foreach_add(grads, params, alpha=group["weight_decay"])
+        grads = list(torch._foreach_add(grads, params, alpha=group["weight_decay"]))
     mean = [torch.zeros_like(p) for p in params]
     for beta, velocity in zip(group["betas"], velocities):
         torch._foreach_mul_(velocity, beta)

@@ -1,11 +1,12 @@
 """Saving and loading: what a checkpoint holds of a memory, and what loading takes from it.
 
-torch's ``load_state_dict`` casts every tensor to the parameter's dtype, integers too, and lossily. So ours are taken out
-of the incoming dictionary first, and go into the state as they are, once the base has loaded the rest.
+torch's ``load_state_dict`` casts every tensor to the parameter's dtype, integers too, and lossily. So ours are taken
+out of the incoming dictionary first, and go into the state as they are, once the base has loaded the rest.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -62,20 +63,35 @@ def _loaded_options(optimizer: Critical, groups: list[dict[str, Any]]) -> list[d
     return loaded
 
 
-def load(optimizer: Critical, state_dict: dict[str, Any]) -> None:
-    """Load a checkpoint, ours or the base's. Raises before anything is changed if the memory does not fit."""
-    groups, everything = state_dict["param_groups"], state_dict["state"]
-    params = [p for group in optimizer.param_groups for p in group["params"]]
-    ids = [i for group in groups for i in group["params"]]
+def split_state(everything: Mapping[Any, Any]) -> tuple[dict[Any, dict[str, Any]], dict[Any, Any]]:
+    """``(ours, rest)``: the state of each parameter in two parts; what would be empty is left out."""
     ours: dict[Any, dict[str, Any]] = {}
     rest: dict[Any, Any] = {}
     for i, state in everything.items():
-        if isinstance(state, dict):
-            ours[i] = {key: value for key, value in state.items() if key in KEYS}
+        mine = {key: value for key, value in state.items() if key in KEYS} if isinstance(state, dict) else {}
+        if mine:
+            ours[i] = mine
             state = {key: value for key, value in state.items() if key not in KEYS}
-            if not state:
-                continue
-        rest[i] = state
+        if state or not mine:
+            rest[i] = state
+    return ours, rest
+
+
+def load(optimizer: Critical, state_dict: dict[str, Any]) -> None:
+    """Load a checkpoint, ours or the base's. Raises before anything is changed if the memory does not fit."""
+    if not (isinstance(state_dict, Mapping) and {"param_groups", "state"} <= state_dict.keys()):
+        found = list(state_dict) if isinstance(state_dict, Mapping) else type(state_dict).__name__
+        raise ValueError(f"Invalid state_dict: {found!r}, expected an optimizer's, with 'state' and 'param_groups'")
+    # NOTE [load hooks]: they may change what is loaded (map renamed parameters, say), so they come before we take our
+    # keys out of it, and not within the base's loading.
+    state_dict = dict(state_dict)
+    for before in optimizer._optimizer_load_state_dict_pre_hooks.values():
+        changed = before(optimizer, state_dict)
+        state_dict = state_dict if changed is None else changed
+    groups = state_dict["param_groups"]
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    ids = [i for group in groups for i in group["params"]]
+    ours, rest = split_state(state_dict["state"])
 
     fits = len(groups) == len(optimizer.param_groups) and len(ids) == len(params)
     if fits:  # otherwise the base says what is wrong
@@ -96,3 +112,5 @@ def load(optimizer: Critical, state_dict: dict[str, Any]) -> None:
     for memory in optimizer._critical_memories():
         if len(optimizer.state) > 0:
             optimizer._critical_attach(memory)
+    for after in optimizer._optimizer_load_state_dict_post_hooks.values():
+        after(optimizer)

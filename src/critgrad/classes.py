@@ -1,4 +1,4 @@
-"""A memory for any optimizer class: ``critical(cls)``, and ``declare`` for the classes that have a name of their own."""
+"""A memory for any optimizer class: ``critical(cls)``, and ``declare`` for the classes that have names of their own."""
 
 from __future__ import annotations
 
@@ -119,8 +119,9 @@ def critical(cls: type[Optimizer], **defaults: Any) -> type[Critical]:
 
 
 def _reduce_class(cls: Any) -> Any:
-    if getattr(sys.modules.get(cls.__module__), cls.__qualname__, None) is cls:
-        return cls.__qualname__
+    name: str = cls.__qualname__
+    if getattr(sys.modules.get(cls.__module__), name, None) is cls:
+        return name
     return _remake, (cls._critical_base, cls._critical_defaults)
 
 

@@ -1,23 +1,26 @@
 """What an optimizer with a memory does beside its base: the mixin in front of every base, and the order of a step.
 
-This file knows PyTorch's rules and no mathematics: the order of a step, where state may stand, what a base optimizer may
-see. The order of a step is: closure, look at the gradients, direction in the place of ``p.grad``, the base's own step,
-``p.grad`` put back, insertion.
+This file knows PyTorch's rules and no mathematics: the order of a step, where state may stand, what a base optimizer
+may see. The order of a step is: closure, look at the gradients, direction in the place of ``p.grad``, the base's own
+step, ``p.grad`` put back, insertion.
 """
 
 from __future__ import annotations
 
 import inspect as python_inspect
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from . import checkpoint
-from .layout import local
+from . import checkpoint, kernels
+from .distributed import refuse_lost_group
+from .layout import aligned, local
 from .memory import KEYS, SLOTS, Memory
 from .options import DEFAULTS, check_agreement, normalize_options, option_keys
 from .plain import Visit
@@ -36,12 +39,22 @@ class Critical(Optimizer, metaclass=CriticalMeta):
     _critical_defaults: dict[str, Any] = DEFAULTS
     # Both are rebuilt or asked for again when missing: pickle and deepcopy drop attributes.
     _critical_plan: Plan | None = None
+    _critical_read: Callable[[dict[str, Any]], Any] | None = None
     _critical_process_group: Any = None
+    _critical_lost_group = False  # had a process group, and came without it from pickle or deepcopy
+    _critical_kernel: tuple[list[Memory], Any, kernels.Step | None] | None = None
 
     def __init__(self, params: Any, *args: Any, process_group: Any = None, **kwargs: Any) -> None:
         keys = option_keys(self._critical_base_names())
         ours = {name: kwargs.pop(key) for name, key in keys.items() if key in kwargs}
+        # NOTE [fused]: RMSprop has no such option in torch, but it has a kernel here, which can be turned off.
+        base_lacks_fused = "fused" not in self._critical_base_names() and kernels.has_one_for(self._critical_base)
+        fused = kwargs.pop("fused", None) if base_lacks_fused else None
         super().__init__(params, *args, **kwargs)
+        if base_lacks_fused:
+            self.defaults["fused"] = fused
+            for group in self.param_groups:
+                group.setdefault("fused", fused)
         self._critical_process_group = process_group
         self._critical_set_up({**self._critical_defaults, **ours}, keys)
 
@@ -63,7 +76,7 @@ class Critical(Optimizer, metaclass=CriticalMeta):
             for memory in self._critical_memories():
                 self._critical_attach(memory)
 
-    # -- options -------------------------------------------------------------------------------------------------------------
+    # -- options -------------------------------------------------------------------------------------------------------
 
     def _critical_key(self, name: str) -> str:
         """The key of one of our options: its name, or ``critical_<name>`` where the base has one of that name."""
@@ -110,18 +123,24 @@ class Critical(Optimizer, metaclass=CriticalMeta):
     def _critical_is_set_up(self) -> bool:
         return "memory_device" in self.__dict__.get("defaults", {})
 
-    # -- memories ------------------------------------------------------------------------------------------------------------
+    # -- memories ------------------------------------------------------------------------------------------------------
 
-    def _critical_signature(self, options: list[dict[str, Any]]) -> list[Any]:
+    def _critical_signature(self) -> list[Any]:
         """What the memories were made for; as soon as it changes they are made anew from what they hold."""
-        return [self.state, options, [[p.requires_grad for p in group["params"]] for group in self.param_groups]]
+        if self._critical_read is None:
+            self._critical_read = itemgetter(*(self._critical_key(name) for name in DEFAULTS))
+        read = self._critical_read
+        frozen = [[p.requires_grad for p in group["params"]] for group in self.param_groups]
+        return [self.state, [read(group) for group in self.param_groups], frozen]
 
     def _critical_memories(self) -> list[Memory]:
         """The memories of all groups; made at the first call, and again when groups or options have changed."""
-        options = [{name: group[self._critical_key(name)] for name in DEFAULTS} for group in self.param_groups]
-        signature = self._critical_signature(options)
-        if self._critical_plan is not None and self._critical_fits(signature):
+        if self._critical_plan is not None and self._critical_fits(self._critical_signature()):
             return self._critical_plan[1]
+        return self._critical_make_memories()
+
+    @torch.compiler.disable
+    def _critical_make_memories(self) -> list[Memory]:
         options = self._critical_check_groups()
         for group, checked in zip(self.param_groups, options):
             self._critical_write(group, checked)
@@ -142,7 +161,7 @@ class Critical(Optimizer, metaclass=CriticalMeta):
             first_number += len(group["params"])
         if together:
             made.insert(0, self._critical_make(together, [0], by_tensor=False))
-        self._critical_plan = (self._critical_signature(options), made)
+        self._critical_plan = (self._critical_signature(), made)
         for memory in made:
             if SLOTS in self._critical_peek(memory.parts[0].param):
                 self._critical_attach(memory)  # made from existing state: what is there now is what counts
@@ -160,52 +179,56 @@ class Critical(Optimizer, metaclass=CriticalMeta):
         for memory in memories:
             first = memory.parts[0]
             state = self._critical_peek(first.param)
-            if state and SLOTS in state and state[SLOTS] is not first.tensors[SLOTS]:
+            if (memory.attached or SLOTS in state) and state.get(SLOTS) is not first.tensors[SLOTS]:
                 return False
         return True
 
     def _critical_make(self, owners: list[Any], streams: list[int], by_tensor: bool) -> Memory:
         states = [self._critical_peek(p) for p, _ in owners]
+        if self._critical_lost_group:
+            refuse_lost_group()
         return Memory(owners, states, streams, by_tensor, self._critical_process_group)
 
     def _critical_attach(self, memory: Memory) -> None:
         memory.attach([self.state[part.param] for part in memory.parts])
 
     def _critical_grads(self, memory: Memory) -> list[Tensor | None]:
+        """The gradients of the parts of a memory, if all of them fit its layout; otherwise ``_MisfitError`` says which does not."""
         grads: list[Tensor | None] = []
         for part in memory.parts:
             g = part.param.grad
             if g is not None:
-                if g.layout != torch.strided:
+                if g.layout is not torch.strided:
                     raise RuntimeError(
-                        f"{type(self).__name__} does not support sparse gradients (layout {g.layout}): a memory of whole "
-                        "gradients is dense; use a dense embedding (sparse=False), or topC=0 for that group"
+                        f"{type(self).__name__} does not support sparse gradients (layout {g.layout}): a memory of "
+                        "whole gradients is dense; use a dense embedding (sparse=False), or topC=0 for that group"
                     )
-                here = local(g)
-                if (
-                    here.shape != part.layout.shape
-                    or here.device != part.device
-                    or g.dtype.to_real() != part.layout.real_dtype
-                ):
-                    raise _Moved
+                here = g
+                if part.sharded:
+                    g = aligned(g, part.param)
+                    here = local(g)
+                if here.shape != part.layout.shape or here.device != part.device or g.dtype != part.dtype:
+                    raise _MisfitError(
+                        f"a gradient of {g.dtype} and shape {tuple(here.shape)} on {here.device} for a parameter of "
+                        f"{part.param.dtype} and shape {tuple(part.layout.shape)} on {part.device}"
+                    )
             grads.append(g)
         return grads
 
-    def _critical_visits(self) -> list[Visit]:
-        for attempt in (1, 2):
-            try:
-                memories = self._critical_memories()
-                return [Visit(memory, self._critical_grads(memory)) for memory in memories]
-            except _Moved:
-                # The model was moved or cast since the last step: take the memory along. A new shape raises there.
-                self._critical_plan = None
-                if attempt == 2:
-                    raise
-        raise AssertionError
+    def _critical_look(self) -> tuple[list[Memory], list[list[Tensor | None]]]:
+        """The memories, and the gradients of the parts of each."""
+        memories = self._critical_memories()
+        try:
+            return memories, [self._critical_grads(memory) for memory in memories]
+        except _MisfitError:
+            # The model was moved or cast since the last step: take the memory along. A new shape raises there.
+            self._critical_plan = None
+            memories = self._critical_memories()
+            return memories, [self._critical_grads(memory) for memory in memories]
 
-    # -- the step --------------------------------------------------------------------------------------------------------------
+    # -- the step ------------------------------------------------------------------------------------------------------
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Perform one step: the base's own, on the gradient combined with the memory.
 
         Args:
@@ -215,16 +238,45 @@ class Critical(Optimizer, metaclass=CriticalMeta):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if all(group[self._critical_key("topC")] == 0 for group in self.param_groups):
+        key = self._critical_key("topC")
+        without_memory = [group for group in self.param_groups if group[key] == 0]
+        if len(without_memory) == len(self.param_groups):
             self._critical_base_step()
             return loss
-        visits = self._critical_visits()
-        with self._critical_swapped(visits):
-            self._critical_base_step()
-        for visit in visits:
-            visit.insert()
-            self._critical_attach(visit.memory)
+        memories, grads = self._critical_look()
+        fused = self._critical_fused_step(memories)
+        if fused is not None:
+            fused(grads)
+            self._critical_step_others(without_memory)
+        else:
+            visits = [Visit(memory, these) for memory, these in zip(memories, grads)]
+            with self._critical_swapped(visits):
+                self._critical_base_step()
+            for visit in visits:
+                visit.insert()
+        for memory in memories:
+            if not memory.attached:
+                self._critical_attach(memory)
         return loss
+
+    def _critical_fused_step(self, memories: list[Memory]) -> kernels.Step | None:
+        """A kernel that does the memories' and the base's part at once, where there is one for all options in use."""
+        asked = [[group.get(name) for name in kernels.ASKED] for group in self.param_groups]
+        known = self._critical_kernel
+        if known is None or known[0] is not memories or known[1] != asked:
+            known = self._critical_kernel = (memories, asked, kernels.choose(self, memories))
+        return known[2]
+
+    def _critical_step_others(self, groups: list[dict[str, Any]]) -> None:
+        """The base's step for the groups without a memory, after a kernel has done the others."""
+        if not groups:
+            return
+        everything = self.param_groups
+        self.param_groups = groups
+        try:
+            self._critical_base_step()
+        finally:
+            self.param_groups = everything
 
     def _critical_base_step(self) -> None:
         # NOTE [hooks once]: torch wraps a class's step with its hooks when the first instance is made. Ours has them
@@ -246,9 +298,12 @@ class Critical(Optimizer, metaclass=CriticalMeta):
             else:
                 directions = visit.directions()
             for part, d in zip(parts, directions):
-                if d is not None:
-                    grads.append((part.param, part.param.grad))
-                    part.param.grad = d
+                g = part.param.grad
+                if g is not None:
+                    # NOTE [p.grad is not written]: SGD's foreach loop with nesterov adds to it, so where the direction
+                    # is the gradient itself (an empty memory), the base gets a copy.
+                    grads.append((part.param, g))
+                    part.param.grad = g.clone() if d is None else d
         for param in list(self.state):
             # NOTE [only ours]: Adam and others set their state up only when they find none at all.
             if torch.is_tensor(param) and not any(key not in KEYS for key in self.state[param]):
@@ -270,7 +325,7 @@ class Critical(Optimizer, metaclass=CriticalMeta):
     def _step_supports_amp_scaling(self, value: bool) -> None:
         """Adam sets it on the instance when ``fused``; not for us."""
 
-    # -- saving and loading ----------------------------------------------------------------------------------------------------
+    # -- saving and loading --------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """As in torch: tensors under each parameter, options in the groups (a ``Policy`` by its name)."""
@@ -282,13 +337,26 @@ class Critical(Optimizer, metaclass=CriticalMeta):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As in torch, with the memory. A checkpoint of the base alone loads with an empty one.
 
-        ``topC, scope, memory_dtype`` and ``memory_device`` stay as constructed, and what the checkpoint holds is brought
-        to them; the other options come from the checkpoint. To change one, set it in ``param_groups`` after loading.
+        ``topC, scope, memory_dtype`` and ``memory_device`` stay as constructed, and what the checkpoint holds is
+        brought to them; the other options come from the checkpoint. To change one, set it in ``param_groups`` after
+        loading.
         """
         checkpoint.load(self, state_dict)
 
     def _critical_load_base(self, state_dict: dict[str, Any]) -> None:
-        super().load_state_dict(state_dict)
+        hooks = self._optimizer_load_state_dict_pre_hooks, self._optimizer_load_state_dict_post_hooks
+        self._optimizer_load_state_dict_pre_hooks = OrderedDict()  # checkpoint.load calls them
+        self._optimizer_load_state_dict_post_hooks = OrderedDict()
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            self._optimizer_load_state_dict_pre_hooks, self._optimizer_load_state_dict_post_hooks = hooks
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_critical_lost_group": self._critical_had_group()}
+
+    def _critical_had_group(self) -> bool:
+        return self._critical_lost_group or self._critical_process_group is not None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # NOTE [only ours, again]: the bases look through the state here, too, and expect their keys in it.
@@ -314,5 +382,5 @@ class Critical(Optimizer, metaclass=CriticalMeta):
         return super().__repr__() + summary(self)
 
 
-class _Moved(Exception):
-    """A gradient does not fit the memory's layout any more."""
+class _MisfitError(RuntimeError):
+    """A gradient does not fit the memory's layout."""

@@ -56,12 +56,13 @@ class Report:
 
     @property
     def bytes(self) -> int:
+        """Held on this rank."""
         return sum(memory.bytes for memory in self.memories)
 
     def scalars(self) -> dict[str, float]:
         """What one would log every step: means over the memories (one under ``scope="global"``)."""
         out: dict[str, float] = {"critical/bytes": float(self.bytes)}
-        for name, values in {
+        numbers: dict[str, list[Any]] = {
             "live": [m.live for m in self.memories],
             "acceptance_rate": [m.acceptance_rate for m in self.memories],
             "gradient_norm": [m.gradient_norm for m in self.memories],
@@ -71,7 +72,8 @@ class Report:
             "max_age": [max(m.ages) if m.ages else None for m in self.memories],
             "span_share": [m.span_share for m in self.memories],
             "damped_ratio": [m.damped_ratio for m in self.memories],
-        }.items():
+        }
+        for name, values in numbers.items():
             known = [float(value) for value in values if value is not None]
             if known:
                 out[f"critical/{name}"] = sum(known) / len(known)
@@ -92,6 +94,7 @@ class Report:
 
 
 def human_bytes(count: float) -> str:
+    """A number of bytes as one reads it: ``1.5 MiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024 or unit == "GiB":
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -184,7 +187,8 @@ def _add_damping(memory: Memory, rows: list[dict[str, Any]]) -> None:
     if all(g is None for g in grads):
         return
     sums = measure(memory, grads)
-    assert sums.dots is not None and sums.own_square is not None
+    assert sums.dots is not None
+    assert sums.own_square is not None
     options = next(part.options for part in memory.parts if part.damps)
     usable = torch.isfinite(sums.square)
     w = damping_weights(memory.gram, sums.dots, options["rho"], options["kappa"], usable)
@@ -207,4 +211,5 @@ def summary(optimizer: Critical) -> str:
     held = sum(memory.bytes for memory in plan[1])
     tensors: list[Tensor] = [part.param for memory in plan[1] for part in memory.parts]
     memories = sum(memory.rows for memory in plan[1])
-    return f"\nCritical gradients: {memories} memor{'y' if memories == 1 else 'ies'} of {len(tensors)} tensors, {human_bytes(held)}"
+    word = "memory" if memories == 1 else "memories"
+    return f"\nCritical gradients: {memories} {word} of {len(tensors)} tensors, {human_bytes(held)}"

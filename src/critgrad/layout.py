@@ -1,7 +1,7 @@
 """How a tensor lies in memory: the flat, real, local view that all arithmetic of a memory works on.
 
-A parameter may be complex, channels-last, or a DTensor that is sharded over ranks. The memory's mathematics knows none of
-that: it sees one-dimensional real tensors, in the parameter's own storage order, of this rank's part.
+A parameter may be complex, channels-last, or a DTensor that is sharded over ranks. The memory's mathematics knows none
+of that: it sees one-dimensional real tensors, in the parameter's own storage order, of this rank's part.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ except ImportError:  # a torch built without distributed
 
 
 def is_dtensor(tensor: Tensor) -> bool:
+    """Whether ``tensor`` is spread over ranks."""
     return DTensor is not None and isinstance(tensor, DTensor)
 
 
 def local(tensor: Tensor) -> Tensor:
-    """This rank's part of a DTensor; a plain tensor is its own part."""
+    """Of a DTensor this rank's part; a plain tensor is its own part."""
     return tensor.to_local() if is_dtensor(tensor) else tensor  # type: ignore[attr-defined]
 
 
@@ -42,6 +43,18 @@ def like(tensor: Tensor, part: Tensor) -> Tensor:
     )
 
 
+def aligned(grad: Tensor, param: Tensor) -> Tensor:
+    """A gradient with the placements of its parameter. Sequence parallelism leaves partial sums, one per rank."""
+    if not (is_dtensor(grad) and is_dtensor(param)):
+        return grad
+    theirs: Any = param
+    mine: Any = grad
+    if mine.placements == theirs.placements:
+        return grad
+    out: Tensor = mine.redistribute(theirs.device_mesh, theirs.placements)
+    return out
+
+
 def _contiguous_strides(shape: torch.Size) -> tuple[int, ...]:
     return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
 
@@ -57,6 +70,7 @@ def _is_dense(shape: torch.Size, strides: tuple[int, ...]) -> bool:
 
 
 def same_strides(shape: torch.Size, a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    """Whether two orders are the same, dimensions of size 1 apart."""
     return all(size == 1 or x == y for size, x, y in zip(shape, a, b))
 
 

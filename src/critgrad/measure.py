@@ -58,29 +58,55 @@ def dot(a: Tensor, b: Tensor, work: torch.dtype) -> Tensor:
 
 
 def squares(grads: Sequence[Tensor | None], parts: Sequence[Part], device: torch.device) -> Tensor:
-    """The squared norm of each gradient, float64 ``(parts,)``; 0 for a missing one."""
-    zero = torch.zeros((), dtype=torch.float64, device=device)
-    present = [(i, g, part.work) for i, (g, part) in enumerate(zip(grads, parts)) if g is not None and part.counts]
-    out = [zero] * len(parts)
+    """The squared norm of each gradient, float64 ``(parts,)``; 0 for a missing one.
+
+    What another rank counts adds 0 here, but NaN if it is not finite: a copy may be bad where the original is not.
+    """
+    present = [(i, g, part.work) for i, (g, part) in enumerate(zip(grads, parts)) if g is not None]
     if all(on_host(g) for _, g, _ in present):
-        for i, g, work in present:
-            out[i] = dot(g, g, work)
+        total = _host_squares(present, len(parts)).to(device)
     else:
+        zero = torch.zeros((), dtype=torch.float64, device=device)
+        out = [zero] * len(parts)
         for work in {work for _, _, work in present}:
             chosen = [(i, g) for i, g, w in present if w == work]
             norms = torch._foreach_norm([g for _, g in chosen], 2, dtype=work)
             for (i, _), norm in zip(chosen, norms):
                 out[i] = norm.to(device).double().square()
-    return torch.stack(out)
+        total = torch.stack(out)
+    if not all(part.counts for part in parts):
+        total = total * torch.tensor([float(part.counts) for part in parts], dtype=torch.float64, device=device)
+    return total
 
 
-def _row_dots(part: Part, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """``(G g, G ĝ, |ĝ|^2)`` of one part, ``ĝ`` the gradient as it would be stored; one pass over the slots."""
+def _host_squares(present: Sequence[tuple[int, Tensor, torch.dtype]], count: int) -> Tensor:
+    """The same on a CPU: one dot product per block, and two calls for all that is left to add up."""
+    owners: list[int] = []
+    pieces: list[Tensor] = []
+    for i, g, work in present:
+        for block in g.split(BLOCK) if g.numel() > BLOCK else (g,):
+            block = block.to(work)
+            pieces.append(torch.dot(block, block))
+            owners.append(i)
+    total = torch.zeros(count, dtype=torch.float64)
+    if len({work for _, _, work in present}) > 1:
+        pieces = [piece.double() for piece in pieces]
+    if pieces:
+        total.index_add_(0, torch.tensor(owners), torch.stack(pieces).double())
+    return total
+
+
+def _row_dots(part: Part, g: Tensor, square: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """``(G g, G ĝ, |ĝ|^2)`` of one part, ``ĝ`` the gradient as it would be stored; one pass over the slots.
+
+    ``square`` is ``|g|^2`` as it is known already.
+    """
     slots, length = part.slots, part.layout.length
     exact = slots.is_exact
     stored = g if exact else slots.decode(*slots.encode(g))
-    square = dot(stored, stored, part.work)
     host = on_host(g)
+    if not (exact and host):  # elsewhere it was summed in float32
+        square = dot(stored, stored, part.work)
     dots: list[Tensor] = []
     rows: list[Tensor] = []
     wanted = [(g, dots)] if exact else [(g, dots), (stored, rows)]
@@ -89,19 +115,21 @@ def _row_dots(part: Part, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         for x, out in wanted:
             x = x[start:stop].to(part.work)
             if host:
-                out.append(torch.stack([torch.dot(G_i, x) for G_i in G.unbind(0)]))
+                out += [torch.dot(G_i, x) for G_i in G.unbind(0)]
             else:
                 out.append((G * x).sum(-1, dtype=torch.float64))
-    nothing = torch.zeros(slots.values.shape[0], dtype=torch.float64, device=part.device)
-    a = torch.stack(dots).sum(0, dtype=torch.float64) if dots else nothing
-    r = torch.stack(rows).sum(0, dtype=torch.float64) if rows else a
+    C = slots.values.shape[0]
+    nothing = torch.zeros(C, dtype=torch.float64, device=part.device)
+    a = torch.stack(dots).view(-1, C).sum(0, dtype=torch.float64) if dots else nothing
+    r = torch.stack(rows).view(-1, C).sum(0, dtype=torch.float64) if rows else a
     return a, r, square
 
 
 def measure(memory: Memory, grads: Sequence[Tensor | None]) -> Sums:
     """Pass 1 of a step: everything that is decided by, from this step's flat gradients (``None`` counts as zero)."""
     parts, device, C = memory.parts, memory.device, memory.topC
-    columns = [squares(grads, parts, device)[:, None]]
+    square_of = squares(grads, parts, device)
+    columns = [square_of[:, None]]
     cosine = memory.policy.needs_cosine and any(not part.damps for part in parts)
     damping = any(part.damps for part in parts)
     rounded = damping and any(part.damps and not part.slots.is_exact for part in parts)
@@ -120,11 +148,11 @@ def measure(memory: Memory, grads: Sequence[Tensor | None]) -> Sums:
     if damping:
         width = 1 + C + (C if rounded else 0)
         numbers = []
-        for part, g in zip(parts, grads):
+        for i, (part, g) in enumerate(zip(parts, grads)):
             if g is None or not part.damps or not part.counts:
                 numbers.append(zero.expand(width))
                 continue
-            a, r, square = _row_dots(part, g)
+            a, r, square = _row_dots(part, g, square_of[i])
             both = (square[None], a, r) if rounded else (square[None], a)
             numbers.append(torch.cat(both).to(device))
         columns.append(torch.stack(numbers))
@@ -144,7 +172,8 @@ def measure(memory: Memory, grads: Sequence[Tensor | None]) -> Sums:
         sums.row = table[:, at + 1 + C :] if rounded else sums.dots
     if memory.policy.needs_cosine and damping:
         # g times the sum is the sum of G g; the sum's square is 1'K1.
-        assert sums.dots is not None and memory.gram is not None
+        assert sums.dots is not None
+        assert memory.gram is not None
         own = sums.dots.sum(-1), memory.gram.sum((-2, -1))
         sums.g_dot_sum = own[0] if sums.g_dot_sum is None else sums.g_dot_sum + own[0]
         sums.sum_sq = own[1] if sums.sum_sq is None else sums.sum_sq + own[1]

@@ -1,7 +1,7 @@
 """The memory: what is stored for each parameter, the tables that parameters share, and the state keys of both.
 
-A ``Memory`` is what is decided at once: everything under ``scope="global"``, one group under ``"group"``, the tensors of a
-group, a row each, under ``"tensor"``. A ``Part`` is one parameter's share of it.
+A ``Memory`` is what is decided at once: everything under ``scope="global"``, one group under ``"group"``, the tensors
+of a group, a row each, under ``"tensor"``. A ``Part`` is one parameter's share of it.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ KEYS = (SLOTS, SCALE, SUM, *TABLE_KEYS, GRAM)
 
 State = MutableMapping[str, Any]
 
-# A rolling slice of the running sum is summed anew in each step, so that rounding errors cannot pile up. Once round takes
-# this many steps per slot, which makes the extra reads 1/16 of a gradient whatever topC is.
+# A rolling slice of the running sum is summed anew in each step, so that rounding errors cannot pile up. Once round
+# takes this many steps per slot, which makes the extra reads 1/16 of a gradient whatever topC is.
 REFRESH_STEPS_PER_SLOT = 16
 _SMALLEST_REFRESH = 4 * SCALE_BLOCK
 
@@ -52,12 +52,15 @@ class Part:
         self.row = row  # of the memory's tables
         self.number = number  # within the memory; staggers the refreshing of small tensors
         self.layout = Layout(param)
+        self.dtype = param.dtype  # that the memory was laid out for; a model may be cast later
         self.damps = options["aggr"] == "fisher"
         self.work = working_dtype(param.dtype)
         self.device = local(param).device
+        self.sharded = is_dtensor(param)
         self.counts = True  # whether this rank adds this tensor's squares to the norm (see distributed)
         self.tensors: dict[str, Tensor] = {}  # what stands in the optimizer's state, our keys only
         self.slots: Slots
+        self.same_values = False  # whether the slots hold, bit for bit, what the state held that they were made from
         self.sum: Tensor | None = None  # flat
         self.scratch: Tensor | None = None  # the plain path's direction, kept on a CPU
 
@@ -65,6 +68,7 @@ class Part:
 
     @property
     def format_name(self) -> str:
+        """The key of ``FORMATS`` that the slots are stored by."""
         name = self.options["memory_dtype"]
         return str(self.layout.real_dtype).removeprefix("torch.") if name is None else name
 
@@ -73,27 +77,27 @@ class Part:
 
         ``keep`` names the old slots that are kept, when the number of slots changes.
         """
-        topC = self.options["topC"]
-        new = self._empty_slots(topC)
-        was = old.get(SLOTS)
-        if was is not None and keep is None and self._same_storage(was, old.get(SCALE), new):
-            new = {key: old[key] for key in (SLOTS, SCALE) if key in new}
-            taken_over = True
-        else:
-            taken_over = False
-        self.tensors = new
-        self.slots = self._view_slots(new)
-        if was is not None and not taken_over:
+        self.tensors = self._empty_slots(self.options["topC"])
+        self.same_values = keep is None and all(_same_values(old.get(key), new) for key, new in self.tensors.items())
+        if self.same_values:
+            self._take_over(old, *self.tensors)
+        self.slots = self._view_slots(self.tensors)
+        if SLOTS in old and not self.same_values:
             self._copy_slots(old, keep)
         if not self.damps:
-            if taken_over and SUM in old and old[SUM].dtype == self._sum_dtype() and old[SUM].device == self.device:
-                self.tensors[SUM] = old[SUM]
-                self.sum = self.layout.flat(old[SUM])
-            else:
-                self.tensors[SUM] = self._zeros(self._sum_dtype())
-                self.sum = self.layout.flat(self.tensors[SUM])
-                if was is not None:
-                    self.refresh_all()
+            self.tensors[SUM] = self._zeros(self._sum_dtype())
+            trusted = self.same_values and _same_values(old.get(SUM), self.tensors[SUM])
+            if trusted:
+                self._take_over(old, SUM)
+            self.sum = self.layout.flat(self.tensors[SUM])
+            if SLOTS in old and not trusted:
+                self.refresh_all()
+
+    def _take_over(self, old: State, *keys: str) -> None:
+        """Old tensors in the place of new ones; copied, bit for bit, where they lie elsewhere or in another order."""
+        for key in keys:
+            new = self.tensors[key]
+            self.tensors[key] = old[key] if _same_storage(old[key], new) else new.copy_(old[key])
 
     def _sum_dtype(self) -> torch.dtype:
         return self.work.to_complex() if self.layout.complex else self.work
@@ -112,14 +116,14 @@ class Part:
         if is_dtensor(self.param):
             if self.options["memory_dtype"] in QUANTIZED or on_host or (self.layout.complex and not complex_):
                 raise TypeError(
-                    f"memory_dtype={self.options['memory_dtype']!r}, memory_device={self.options['memory_device']!r} with a "
-                    "sharded parameter (DTensor): 8-bit slots and slots in host memory are for plain tensors; "
+                    f"memory_dtype={self.options['memory_dtype']!r}, memory_device={self.options['memory_device']!r} "
+                    "with a sharded parameter (DTensor): 8-bit slots and slots in host memory are for plain tensors; "
                     'use memory_dtype="bfloat16"'
                 )
             # NOTE [DTensor]: new_zeros would be replicated without a word; only this shifts every kind of placement.
             zeros = torch.zeros_like(self.param, dtype=dtype, memory_format=torch.contiguous_format)
             return {SLOTS: zeros.unsqueeze(0).repeat(topC, *[1] * self.param.dim())}
-        place = {"pin_memory": True} if on_host else {}
+        place: dict[str, Any] = {"pin_memory": True} if on_host else {}
         device = torch.device("cpu") if on_host else self.device
         tensors = {SLOTS: self.layout.empty(dtype, device, leading=topC, **place)}
         (tensors[SLOTS].view(torch.int8) if format_.scaled else tensors[SLOTS]).zero_()
@@ -127,16 +131,6 @@ class Part:
             blocks = scale_blocks(self.layout.length)
             tensors[SCALE] = torch.zeros(topC, blocks, dtype=torch.float32, device=device, **place)
         return tensors
-
-    def _same_storage(self, was: Tensor, scale: Tensor | None, new: dict[str, Tensor]) -> bool:
-        fresh = new[SLOTS]
-        return (
-            type(was) is type(fresh)
-            and (was.shape, was.dtype, was.device, was.stride())
-            == (fresh.shape, fresh.dtype, fresh.device, fresh.stride())
-            and was.is_pinned() == fresh.is_pinned()
-            and (SCALE not in new or (scale is not None and scale.shape == new[SCALE].shape))
-        )
 
     def _view_slots(self, tensors: dict[str, Tensor]) -> Slots:
         rows = self.layout.flat_rows(tensors[SLOTS])
@@ -147,12 +141,8 @@ class Part:
         was = local(old[SLOTS])
         flat = torch.stack([self._flat_old(slot) for slot in was.unbind(0)])
         scaled = [format_ for format_ in FORMATS.values() if format_.scaled and format_.dtype == was.dtype]
-        scale = old.get(SCALE)
-        if scaled and (scale is None or scale.shape != (was.shape[0], scale_blocks(self.layout.length))):
-            raise ValueError(f"Invalid {SCALE}: 8-bit slots need one of shape ({was.shape[0]}, blocks)")
-        source = Slots(
-            flat, scale if scaled else None, scaled[0] if scaled else Format(flat.dtype), self.work, self.device
-        )
+        scale, format_ = (old[SCALE], scaled[0]) if scaled else (None, Format(flat.dtype))
+        source = Slots(flat, scale, format_, self.work, self.device)
         rows = range(was.shape[0]) if keep is None else keep.tolist()
         for k, row in enumerate(rows):
             self.slots.write(k, *self.slots.encode(source.row(row)))
@@ -164,9 +154,10 @@ class Part:
             return self.layout.flat(slot.view(torch.int8)).view(slot.dtype)
         return self.layout.flat(slot)
 
-    # -- the running sum -------------------------------------------------------------------------------------------------
+    # -- the running sum -----------------------------------------------------------------------------------------------
 
     def refresh_all(self) -> None:
+        """Make the running sum anew from the slots."""
         assert self.sum is not None
         for start in range(0, self.layout.length, 1 << 16):
             stop = min(start + (1 << 16), self.layout.length)
@@ -210,6 +201,7 @@ class Memory:
         wide = any(part.work == torch.float64 for part in self.parts)
         self.dtype = torch.float64 if wide else torch.float32
         self.stream = torch.tensor(list(streams) if by_tensor else [streams[0]], device=self.device)
+        self.attached = False  # whether the optimizer's state holds what is here
         self.process_group: Any = None
         prepare(self, process_group)
 
@@ -237,14 +229,15 @@ class Memory:
                 if key not in part.tensors:
                     state.pop(key, None)
             state.update(part.tensors)
+        self.attached = True
 
-    # -- taking over old state: another number of slots, another scope, missing keys ---------------------------------------
+    # -- taking over old state: another number of slots, another scope, missing keys -----------------------------------
 
-    def _check(self, olds: list[State]) -> None:
+    def _check(self, olds: Sequence[State]) -> None:
         for part, old in zip(self.parts, olds):
             check_state(part.param, old)
 
-    def _take_over_tables(self, olds: list[State]) -> Tensor | None:
+    def _take_over_tables(self, olds: Sequence[State]) -> Tensor | None:
         """Make the tables. Returns the old slots to keep, ``(rows, topC)``, if their number changes."""
         holders: list[State] = []
         for row in range(self.rows):
@@ -283,7 +276,7 @@ class Memory:
             setattr(self, name, torch.nn.functional.pad(table, (0, free)))
         return keep
 
-    def _take_over_gram(self, olds: list[State], same_slots: bool) -> Tensor:
+    def _take_over_gram(self, olds: Sequence[State], same_slots: bool) -> Tensor:
         """The Gram matrix of the old state, or, where that is missing or doubtful, a new one made from the slots."""
         gram = torch.zeros(self.rows, self.topC, self.topC, dtype=torch.float64, device=self.device)
         trusted = same_slots
@@ -293,7 +286,7 @@ class Memory:
             was = old.get(GRAM)
             if not part.damps:
                 trusted &= was is None  # it used to damp: the others' matrix still counts it
-            elif was is None or was.shape != gram.shape[1:] or part.tensors[SLOTS] is not old[SLOTS]:
+            elif was is None or was.shape != gram.shape[1:] or not part.same_values:
                 trusted = False
             else:
                 gram[part.row] = local(was).to(self.device, torch.float64)
@@ -301,6 +294,7 @@ class Memory:
 
     @property
     def table_bytes(self) -> int:
+        """Of the tables alone, which every parameter's state shows but one tensor holds."""
         tables = [*self._tables().values(), *([] if self.gram is None else [self.gram])]
         return sum(table.numel() * table.element_size() for table in tables)
 
@@ -308,6 +302,15 @@ class Memory:
     def bytes(self) -> int:
         """Held by this rank: slots, sums and tables."""
         return sum(part.bytes for part in self.parts) + self.table_bytes
+
+
+def _same_values(old: Tensor | None, new: Tensor) -> bool:
+    """Whether ``old`` can be taken over as it is, or copied without rounding."""
+    return old is not None and type(old) is type(new) and (old.shape, old.dtype) == (new.shape, new.dtype)
+
+
+def _same_storage(old: Tensor, new: Tensor) -> bool:
+    return (old.device, old.stride(), old.is_pinned()) == (new.device, new.stride(), new.is_pinned())
 
 
 def _same_tables(one: State, other: State) -> bool:
@@ -334,16 +337,21 @@ def strongest(priority: Tensor, born: Tensor, count: int, by_age: bool) -> Tenso
 
 def check_state(param: Tensor, state: State) -> None:
     """Raise ``ValueError`` if what ``state`` holds for ``param`` cannot be its memory."""
-    slots = state.get(SLOTS)
-    if slots is None:
+    if not state:
         return
+    slots = state.get(SLOTS)
     shape = tuple(param.shape)
     if not torch.is_tensor(slots) or tuple(slots.shape[1:]) not in (shape, (*shape, 2)) or slots.dim() < 1:
         found = tuple(slots.shape) if torch.is_tensor(slots) else type(slots).__name__
         raise ValueError(f"Invalid {SLOTS}: {found} for a parameter of shape {shape}, expected (topC, *{shape})")
     C = slots.shape[0]
-    for key in (PRIORITY, NORM, BORN):
+    expected = {PRIORITY: (C,), NORM: (C,), BORN: (C,), CLOCK: (), INSERTED: (), SUM: shape}
+    if any(format_.scaled and format_.dtype == slots.dtype for format_ in FORMATS.values()):
+        expected[SCALE] = (C, scale_blocks(slots[0].numel()))
+    for key, must in expected.items():
+        if key in (INSERTED, SUM) and key not in state:
+            continue  # a memory can do without
         table = state.get(key)
-        if table is None or tuple(table.shape) != (C,):
-            found = None if table is None else tuple(table.shape)
-            raise ValueError(f"Invalid {key}: {found}, expected ({C},) like {SLOTS}")
+        if not torch.is_tensor(table) or tuple(table.shape) != must:
+            found = tuple(table.shape) if torch.is_tensor(table) else type(table).__name__
+            raise ValueError(f"Invalid {key}: {found}, expected the shape {must}, as {SLOTS} is {tuple(slots.shape)}")

@@ -6,7 +6,7 @@ Each is its torch base with a memory in front; the options of the memory are the
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -55,7 +55,7 @@ class SGD_C(Critical, torch.optim.SGD):
     >>> opt = SGD_C([weight], lr=0.1, topC=5, decay=0.7)
     """
 
-    _critical_given: dict[str, Any] = {}
+    _critical_given: ClassVar[dict[str, Any]] = {}
 
 
 @_documented
@@ -66,7 +66,7 @@ class RMSprop_C(Critical, torch.optim.RMSprop):
     >>> opt = RMSprop_C([weight], lr=1e-3, topC=5, decay=0.7)
     """
 
-    _critical_given: dict[str, Any] = {}
+    _critical_given: ClassVar[dict[str, Any]] = {}
 
 
 @_documented
@@ -77,7 +77,7 @@ class Adam_C(Critical, torch.optim.Adam):
     >>> opt = Adam_C([weight], lr=1e-3, topC=5, decay=0.7)
     """
 
-    _critical_given: dict[str, Any] = {}
+    _critical_given: ClassVar[dict[str, Any]] = {}
 
 
 @_documented
@@ -88,7 +88,7 @@ class AdamW_C(Critical, torch.optim.AdamW):
     >>> opt = AdamW_C([weight], lr=1e-3, weight_decay=0.01, topC=5, decay=0.7)
     """
 
-    _critical_given: dict[str, Any] = {}
+    _critical_given: ClassVar[dict[str, Any]] = {}
 
 
 @_documented
@@ -99,7 +99,7 @@ class AggMo_C(Critical, AggMo):
     >>> opt = AggMo_C([weight], lr=0.1, topC=5, decay=0.7)
     """
 
-    _critical_given: dict[str, Any] = {}
+    _critical_given: ClassVar[dict[str, Any]] = {}
 
 
 @_documented
@@ -110,14 +110,14 @@ class SGD_F(Critical, torch.optim.SGD):
     >>> opt = SGD_F([weight], lr=0.1, momentum=0.9, nesterov=True, rho=0.03)
     """
 
-    _critical_given: dict[str, Any] = {"aggr": "fisher"}
+    _critical_given: ClassVar[dict[str, Any]] = {"aggr": "fisher"}
 
 
 @_documented
 class RMSprop_F(Critical, torch.optim.RMSprop):
     """RMSprop with a memory that damps the directions it holds (``aggr="fisher"``). Experimental."""
 
-    _critical_given: dict[str, Any] = {"aggr": "fisher"}
+    _critical_given: ClassVar[dict[str, Any]] = {"aggr": "fisher"}
 
 
 @_documented
@@ -128,11 +128,11 @@ class Adam_F(Critical, torch.optim.Adam):
     >>> opt = Adam_F([weight], lr=1e-3, topC=10, decay=0.99, rho=0.3)
     """
 
-    _critical_given: dict[str, Any] = {"aggr": "fisher"}
+    _critical_given: ClassVar[dict[str, Any]] = {"aggr": "fisher"}
 
 
 @_documented
 class AdamW_F(Critical, torch.optim.AdamW):
     """AdamW with a memory that damps the directions it holds (``aggr="fisher"``). Experimental."""
 
-    _critical_given: dict[str, Any] = {"aggr": "fisher"}
+    _critical_given: ClassVar[dict[str, Any]] = {"aggr": "fisher"}

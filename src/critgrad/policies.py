@@ -46,8 +46,8 @@ class Tables:
     """What a rule may look at: the memory before this step's insertion, and the gradient that asks for a place.
 
     ``priority``, ``norm`` and ``born`` are ``(rows, C)``; a slot is live when ``born > 0``. ``t`` is the number of this
-    step, ``g_norm`` the norm of its gradient. ``g_dot_sum`` and ``sum_sq`` (the gradient times the memory's sum, and the
-    sum's square) are given to policies with ``needs_cosine``.
+    step, ``g_norm`` the norm of its gradient. ``g_dot_sum`` and ``sum_sq`` (the gradient times the memory's sum, and
+    the sum's square) are given to policies with ``needs_cosine``.
     """
 
     priority: Tensor
@@ -63,6 +63,7 @@ class Tables:
 
     @property
     def live(self) -> Tensor:
+        """Which slots hold a gradient."""
         return self.born > 0
 
     def draw(self, purpose: int) -> Tensor:
@@ -71,16 +72,18 @@ class Tables:
 
     def cosine(self) -> Tensor:
         """Of the gradient with the memory's sum; 0 where one of them is 0."""
-        assert self.g_dot_sum is not None and self.sum_sq is not None
+        assert self.g_dot_sum is not None
+        assert self.sum_sq is not None
         scale = self.g_norm.to(torch.float64) * self.sum_sq.sqrt()
         cos = self.g_dot_sum / torch.where(scale > 0, scale, 1.0)
         return torch.where(scale > 0, cos, 0.0).clamp(-1, 1)
 
 
-# -- evictions: the slot that goes, of a memory that is full ------------------------------------------------------------
+# -- evictions: the slot that goes, of a memory that is full -----------------------------------------------------------
 
 
 def oldest(tables: Tables) -> Tensor:
+    """The one stored first."""
     return torch.where(tables.live, tables.born, _NEVER).argmin(-1)
 
 
@@ -91,66 +94,77 @@ def lowest_priority(tables: Tables) -> Tensor:
 
 
 def uniformly(tables: Tables) -> Tensor:
+    """Any of them."""
     slots = tables.priority.shape[-1]
     return (tables.draw(EVICTION) * slots).long().clamp(max=slots - 1)
 
 
 def by_norm(tables: Tables) -> Tensor:
-    """Drawn in proportion to the stored norm, undecayed: the paper's formula (the authors' code: one minus that share)."""
+    """Drawn in proportion to the stored norm, undecayed: the paper's formula (its code takes one minus that share)."""
     share = tables.norm.to(torch.float64).cumsum(-1)
     threshold = tables.draw(EVICTION) * share[..., -1]
     return (share <= threshold[..., None]).sum(-1).clamp(max=share.shape[-1] - 1)
 
 
-# -- admissions: whether a gradient may take the place of another ---------------------------------------------------------
+# -- admissions: whether a gradient may take the place of another ------------------------------------------------------
 
 
 def if_larger_than_lowest(tables: Tables) -> Tensor:
+    """King of the hill."""
     return tables.g_norm > tables.priority.amin(-1)
 
 
 def if_inverse_larger_than_lowest(tables: Tables) -> Tensor:
+    """The same for priorities that are ``inverse_norm``: the smallest gradients stay."""
     return inverse_norm(tables.g_norm) > tables.priority.amin(-1)
 
 
 def always(tables: Tables) -> Tensor:
+    """Whatever it is."""
     return torch.ones_like(tables.g_norm, dtype=torch.bool)
 
 
 def on_a_coin(tables: Tables) -> Tensor:
+    """With probability 1/2."""
     return tables.draw(ADMISSION) < 0.5
 
 
 def by_distance_from_mean_norm(tables: Tables) -> Tensor:
+    """With probability ``min(1, abs(norm(g) - m) / m)``, ``m`` the mean of the stored norms."""
     live = tables.live
     mean = (tables.norm * live).sum(-1) / live.sum(-1).clamp(min=1)
     return tables.draw(ADMISSION) * mean < (tables.g_norm - mean).abs()
 
 
 def if_dissimilar(tables: Tables) -> Tensor:
+    """With probability ``(1 - cos) / 2``."""
     return tables.draw(ADMISSION) < (1 - tables.cosine()) / 2
 
 
 def if_similar(tables: Tables) -> Tensor:
+    """With probability ``(1 + cos) / 2``."""
     return tables.draw(ADMISSION) < (1 + tables.cosine()) / 2
 
 
 def one_step_in_every(tables: Tables) -> Tensor:
+    """The first of each ``every`` steps."""
     return (tables.t - 1) % tables.every == 0
 
 
-# -- priorities -----------------------------------------------------------------------------------------------------------
+# -- priorities --------------------------------------------------------------------------------------------------------
 
 
 def plain_norm(norm: Tensor) -> Tensor:
+    """The larger the gradient, the higher."""
     return norm
 
 
 def inverse_norm(norm: Tensor) -> Tensor:
+    """The smaller the gradient, the higher; clamped to what is finite."""
     return norm.reciprocal().clamp(max=torch.finfo(norm.dtype).max)
 
 
-# -- policies -------------------------------------------------------------------------------------------------------------
+# -- policies ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -227,6 +241,7 @@ class Replay(Policy):
         return Replay, (self.decisions, self.name)
 
     def choose(self, tables: Tables, max_age: int | None) -> tuple[Tensor, Tensor]:
+        """What stands in the list for this step, ``max_age`` or not."""
         device = tables.born.device
         if device not in self._on_device:
             # The last entry stands for every step after the end of the list.
@@ -256,6 +271,7 @@ POLICIES: dict[str, Policy] = {
 
 
 def policy_of(option: str | Policy) -> Policy:
+    """The policy that the option ``policy`` names, or is."""
     return option if isinstance(option, Policy) else POLICIES[option]
 
 

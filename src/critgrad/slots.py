@@ -1,7 +1,8 @@
 """The stored gradients of one parameter: C rows of values, in full precision, in a half type, or in 8 bits with scales.
 
-Rounding saturates instead of overflowing, so a finite gradient is stored as a finite gradient. What a row *holds* is the
-rounded value: the running sum adds that, and the Gram matrix is of that, so neither knows of a value that is not there.
+Rounding saturates instead of overflowing, so a finite gradient is stored as a finite gradient. What a row *holds* is
+the rounded value: the running sum adds that, and the Gram matrix is of that, so neither knows of a value that is not
+there.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ class Format:
 
     @property
     def scaled(self) -> bool:
+        """Whether values are codes, to be multiplied with a scale."""
         return self.largest_code is not None
 
 
@@ -53,6 +55,7 @@ def saturate(values: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def scale_blocks(length: int) -> int:
+    """Scales for so many values."""
     return -(-length // SCALE_BLOCK)
 
 
@@ -122,6 +125,7 @@ class Slots:
         return values * self.scale.index_select(1, index // SCALE_BLOCK).to(self.device, self.work)
 
     def write(self, k: int, values: Tensor, scale: Tensor | None) -> None:
+        """Row ``k`` becomes what ``encode`` gave."""
         self.values[k].copy_(values, non_blocking=True)
         if self.scale is not None and scale is not None:
             self.scale[k].copy_(scale, non_blocking=True)

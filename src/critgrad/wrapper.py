@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections import defaultdict
+from typing import Any, cast
 
 from torch.optim import Optimizer
 
+from .checkpoint import split_state
 from .classes import default_options, refuse
 from .critical import Critical
 from .options import DEFAULTS, option_keys
@@ -29,6 +31,7 @@ class CriticalGradients(Critical):
     """
 
     optimizer: Optimizer
+    _critical_base = Optimizer  # the inner one makes its step itself, so no kernel may do that part for it
 
     def __init__(self, optimizer: Optimizer, *, process_group: Any = None, **options: Any) -> None:
         if not isinstance(optimizer, Optimizer):
@@ -45,7 +48,8 @@ class CriticalGradients(Critical):
         self._critical_set_up(default_options(type(optimizer), ours), keys)
 
     @property
-    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The inner optimizer's."""
         return self.optimizer.param_groups
 
     @param_groups.setter
@@ -53,7 +57,8 @@ class CriticalGradients(Critical):
         self.optimizer.param_groups = groups
 
     @property
-    def state(self) -> Any:  # type: ignore[override]
+    def state(self) -> Any:
+        """The inner optimizer's, with our keys in it."""
         return self.optimizer.state
 
     @state.setter
@@ -61,13 +66,30 @@ class CriticalGradients(Critical):
         self.optimizer.state = state
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"defaults": self.defaults, "optimizer": self.optimizer}
+        inner, ours = self.optimizer, cast("dict[Any, dict[str, Any]]", {})
+        if "state" in inner.__dict__:
+            # NOTE [only ours, in a copy]: the inner one is unpickled by itself, and Adam and others then expect their
+            # keys in whatever state they find. So our keys travel beside a twin of it that has none of them.
+            ours, rest = split_state(inner.state)
+            inner = object.__new__(type(inner))
+            inner.__dict__.update({**self.optimizer.__dict__, "state": defaultdict(dict, rest)})
+        return {
+            "defaults": self.defaults,
+            "optimizer": inner,
+            "memory": ours,
+            "_critical_lost_group": self._critical_had_group(),
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        state = dict(state)
+        ours = state.pop("memory")
         Optimizer.__setstate__(self, state)
+        for param, mine in ours.items():
+            self.state.setdefault(param, {}).update(mine)
         self._critical_plan = None
 
     def zero_grad(self, set_to_none: bool = True) -> None:
+        """As in torch."""
         self.optimizer.zero_grad(set_to_none)
 
     def _critical_base_step(self) -> None:
@@ -77,7 +99,13 @@ class CriticalGradients(Critical):
         self.optimizer.add_param_group(param_group)
 
     def _critical_base_state_dict(self) -> dict[str, Any]:
-        return self.optimizer.state_dict()
+        for before in self._optimizer_state_dict_pre_hooks.values():
+            before(self)
+        state_dict = self.optimizer.state_dict()
+        for after in self._optimizer_state_dict_post_hooks.values():
+            changed = after(self, state_dict)
+            state_dict = state_dict if changed is None else changed
+        return state_dict
 
     def _critical_load_base(self, state_dict: dict[str, Any]) -> None:
         self.optimizer.load_state_dict(state_dict)

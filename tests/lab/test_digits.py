@@ -113,12 +113,26 @@ def test_every_tuned_arm_gets_equal_trials_and_the_control_twice_the_lr_of_its_m
             for j in todo
         ]
 
-    rows = compare.compare(fake, seeds=3, tuning_seeds=2, epochs=1, lrs=[0.01, 0.1, 1.0])
+    rows = compare.compare(fake, seeds=3, tuning_seeds=2, epochs=1, lrs=dict.fromkeys(compare.LRS, (0.01, 0.1, 1.0)))
     tuning, reported = jobs
     counts = {name: sum(job.arm == name for job in tuning) for name in compare.ARMS}
     assert counts == {name: 0 if arm.role == "control" else 6 for name, arm in compare.ARMS.items()}
     assert not {job.seed for job in tuning} & {job.seed for job in reported}
     assert {row.arm.name: row.lr for row in rows}["SGD 2x lr"] == 0.2
+
+
+@pytest.mark.parametrize("arm", [a for a in compare.ARMS.values() if a.role in "CF"], ids=lambda arm: arm.name)
+def test_a_memory_twin_leaves_the_path_of_its_base(arm):
+    base = compare.ARMS[arm.family]
+    runs = [digits.train(lambda p, a=a: a.optimizer(p, 0.01), seed=0, epochs=1) for a in (arm, base)]
+    assert runs[0].train_loss != runs[1].train_loss
+
+
+def test_an_arm_that_repeats_its_base_is_called_identical_and_not_a_tie():
+    runs = [digits.train(sgd, seed, epochs=1) for seed in (0, 1)]
+    row = compare._row(compare.ARMS["SGD_F"], 0.1, [0.1], runs, runs)
+    assert row.identical
+    assert "identical" in compare.table([compare._row(compare.ARMS["SGD"], 0.1, [0.1], runs, runs), row])
 
 
 def test_the_report_names_all_arms_and_says_that_it_is_a_toy(capsys):

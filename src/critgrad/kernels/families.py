@@ -72,9 +72,11 @@ FAMILIES = (
         },
         flags=lambda group: {"maximize": bool(group["maximize"])},
         counts_steps=True,
-        supports=lambda group: _common(group)
-        and not group["centered"]
-        and _plain_numbers(group, "alpha", "eps", "momentum", "weight_decay"),
+        supports=lambda group: (
+            _common(group)
+            and not group["centered"]
+            and _plain_numbers(group, "alpha", "eps", "momentum", "weight_decay")
+        ),
     ),
     Family(
         name="adam",
@@ -88,9 +90,9 @@ FAMILIES = (
         },
         flags=lambda group: {"maximize": bool(group["maximize"])},
         counts_steps=True,
-        supports=lambda group: _common(group)
-        and not group["amsgrad"]
-        and _plain_numbers(group, "betas", "eps", "weight_decay"),
+        supports=lambda group: (
+            _common(group) and not group["amsgrad"] and _plain_numbers(group, "betas", "eps", "weight_decay")
+        ),
     ),
 )
 

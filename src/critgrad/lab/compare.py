@@ -10,7 +10,7 @@ import argparse
 import math
 import multiprocessing
 import platform
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,8 +24,13 @@ from critgrad.lab.digits import Run, train
 
 __all__ = ["ARMS", "Arm", "main"]
 
-# Half decades. One grid for all: it has to hold the best of SGD and the best of Adam_C.
-LRS = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
+# Half decades, five for each family: the base and its twins share them, and all get equal trials.
+LRS: dict[str, tuple[float, ...]] = {
+    "SGD": (1e-2, 3e-2, 1e-1, 3e-1, 1.0),
+    "SGDM": (3e-3, 1e-2, 3e-2, 1e-1, 3e-1),
+    "RMSprop": (1e-3, 3e-3, 1e-2, 3e-2, 1e-1),
+    "Adam": (1e-3, 3e-3, 1e-2, 3e-2, 1e-1),
+}
 # Far from 0, 1, 2, ..., which are the reported seeds.
 FIRST_TUNING_SEED = 10_000
 
@@ -88,6 +93,7 @@ def _one_thread() -> None:
 
 
 Runner = Callable[[Sequence[Job]], list[Run]]
+Grid = Mapping[str, Sequence[float]]
 
 
 @contextmanager
@@ -162,6 +168,7 @@ class Row:
     at_edge: bool
     accuracy: tuple[float, float]
     difference: tuple[float, float] | None
+    identical: bool  # every loss of every seed equals the base's: whatever ran, it was the base
     diverged: int
     step_ratio: float
 
@@ -176,11 +183,14 @@ def choose_lr(trials: Sequence[tuple[float, Run]]) -> float:
     return max(dict.fromkeys(lr for lr, _ in trials), key=score)
 
 
-def compare(run_all: Runner, seeds: int, tuning_seeds: int, epochs: int, lrs: Sequence[float]) -> list[Row]:
+def compare(run_all: Runner, seeds: int, tuning_seeds: int, epochs: int, lrs: Grid) -> list[Row]:
     """Tune every arm alike, then run all of them on fresh seeds."""
     tuned = [arm for arm in ARMS.values() if arm.role != "control"]
     tuning = [
-        Job(arm.name, lr, FIRST_TUNING_SEED + s, epochs) for arm in tuned for lr in lrs for s in range(tuning_seeds)
+        Job(arm.name, lr, FIRST_TUNING_SEED + s, epochs)
+        for arm in tuned
+        for lr in lrs[arm.family]
+        for s in range(tuning_seeds)
     ]
     trials = list(zip(tuning, run_all(tuning)))
     chosen = {a.name: choose_lr([(job.lr, run) for job, run in trials if job.arm == a.name]) for a in tuned}
@@ -193,7 +203,7 @@ def compare(run_all: Runner, seeds: int, tuning_seeds: int, epochs: int, lrs: Se
     runs: dict[str, list[Run]] = {name: [] for name in ARMS}
     for job, run in zip(reported, run_all(reported)):
         runs[job.arm].append(run)
-    return [_row(arm, chosen[arm.name], lrs, runs[arm.name], runs[arm.family]) for arm in ARMS.values()]
+    return [_row(arm, chosen[arm.name], lrs[arm.family], runs[arm.name], runs[arm.family]) for arm in ARMS.values()]
 
 
 def _row(arm: Arm, lr: float, lrs: Sequence[float], mine: list[Run], base: list[Run]) -> Row:
@@ -206,6 +216,7 @@ def _row(arm: Arm, lr: float, lrs: Sequence[float], mine: list[Run], base: list[
         arm.role != "control" and len(lrs) > 1 and lr in (min(lrs), max(lrs)),
         interval(test),
         None if is_base else interval([a - b for a, b in zip(test, base_test)]),
+        not is_base and all(a.train_loss == b.train_loss for a, b in zip(mine, base)),
         sum(run.diverged for run in mine),
         median(a.step_seconds / b.step_seconds for a, b in zip(mine, base)),
     )
@@ -225,21 +236,25 @@ def table(rows: Sequence[Row]) -> str:
             lines.append(())
         name = f"{row.arm.name} (experimental)" if row.arm.role == "F" else row.arm.name
         accuracy = _plus_minus(*row.accuracy) + (f", {row.diverged} diverged" if row.diverged else "")
-        difference, word = ("", "") if row.difference is None else _judged(row.difference)
+        difference, word = ("", "") if row.difference is None else _judged(row.difference, row.identical)
         lr = f"{row.lr:g}" + ("*" if row.at_edge else "")
         lines.append((name, lr, accuracy, difference, word, f"{row.step_ratio:.2f}x"))
     widths = [max(len(line[i]) for line in lines if line) for i in range(len(head))]
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(line, widths)).rstrip() for line in lines)
 
 
-def _judged(difference: tuple[float, float]) -> tuple[str, str]:
+def _judged(difference: tuple[float, float], identical: bool) -> tuple[str, str]:
+    # A memory that does nothing must not pass for one that does no harm.
+    if identical:
+        return _plus_minus(*difference, sign="+"), "identical"
     word = verdict(*difference) if math.isfinite(difference[1]) else "n/a"
     return _plus_minus(*difference, sign="+"), word
 
 
 def report(rows: Sequence[Row], args: argparse.Namespace) -> str:
     """Say what was run, then the table, then how to read it."""
-    trials = f"{len(args.lrs)} learning rates x {args.tuning_seeds} seeds that are not reported"
+    count = len(grid(args)["SGD"])
+    trials = f"{count} learning rates, the same within a family, x {args.tuning_seeds} seeds that are not reported"
     machine = f"torch {torch.__version__}, {platform.machine()} CPU, {args.jobs} process(es) of one thread"
     comparisons = sum(row.difference is not None for row in rows)
     return f"""\
@@ -255,10 +270,16 @@ lr: the one of the best validation accuracy, equal trials for each arm
 test accuracy: at the epoch of the best validation accuracy; a diverged run counts as 0. ±: 95 % t-interval.
 minus base: mean paired difference to the base (same start, same batches).
 verdict: win or loss if the interval of that difference leaves 0 outside, else tie. {comparisons} comparisons,
-uncorrected: between equals, one in twenty leaves 0 outside by chance alone.
+uncorrected: between equals, one in twenty leaves 0 outside by chance alone. identical: the very same losses
+as the base in every epoch; for a memory twin that is a defect, not a result.
 step time: optimizer.step() against the base's in this run; a model this small shows overhead, not bandwidth.
 *: at an edge of the learning rates tried; a better one may lie beyond.
 This is a toy that shows the pieces at work. It says nothing about any optimizer on a real task."""
+
+
+def grid(args: argparse.Namespace) -> Grid:
+    """Return the learning rates of each family: those given, or its own."""
+    return dict.fromkeys(LRS, args.lrs) if args.lrs else LRS
 
 
 def _positive(text: str) -> int:
@@ -274,11 +295,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=_positive, default=5, help="reported seeds (default 5)")
     parser.add_argument("--tuning-seeds", type=_positive, default=2, help="seeds per learning rate (default 2)")
     parser.add_argument("--epochs", type=_positive, default=30, help="epochs of each run (default 30)")
-    parser.add_argument("--lrs", type=float, nargs="+", default=list(LRS), help="learning rates to try")
+    parser.add_argument("--lrs", type=float, nargs="+", help="learning rates for all (default: 5 per family)")
     parser.add_argument("--jobs", type=_positive, default=2, help="processes (default 2)")
     args = parser.parse_args(argv)
     with runner(args.jobs) as run_all:
-        rows = compare(run_all, args.seeds, args.tuning_seeds, args.epochs, args.lrs)
+        rows = compare(run_all, args.seeds, args.tuning_seeds, args.epochs, grid(args))
     print(report(rows, args))
     return 0
 

@@ -1,0 +1,226 @@
+"""Pass 1: squared norms (for the memories that add) and inner products with every slot (for those that damp).
+
+Sums are float32 within a chunk of at most 64 k values and float64 across. Every chunk, or every program, writes a row of
+its own and the decision adds the rows in a fixed order: no atomics, so the same run gives the same bits.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .device_functions import SCALE, SCALE_BLOCK, SLOTS, STEP, SUM, decode, encode, load, pointer
+
+
+@triton.jit
+def _power(base, exponent):
+    """``base ** exponent`` in float64 for whole exponents up to 2**24, the largest step count that float32 can hold."""
+    result = base * 0.0 + 1.0
+    for _ in range(25):
+        result = tl.where(exponent % 2 == 1, result * base, result)
+        base = base * base
+        exponent = exponent // 2
+    return result
+
+
+@triton.jit
+def _count_step(static, tensors, tensor, corrections, beta1_hi, beta1_lo, beta2_hi, beta2_lo):
+    """Count the step of a tensor with a gradient, and write what Adam's update is corrected with: 1 - beta ** step."""
+    at = tl.load(static + STEP * tensors + tensor)
+    if at != 0:
+        step_pointer = at.to(tl.pointer_type(tl.float32))
+        step = tl.load(step_pointer) + 1
+        tl.store(step_pointer, step)
+        whole = step.to(tl.int64)
+        beta1 = tl.cast(beta1_hi, tl.float64) + tl.cast(beta1_lo, tl.float64)
+        beta2 = tl.cast(beta2_hi, tl.float64) + tl.cast(beta2_lo, tl.float64)
+        tl.store(corrections + tensor * 2, (1.0 - _power(beta1, whole)).to(tl.float32))
+        tl.store(corrections + tensor * 2 + 1, tl.sqrt(1.0 - _power(beta2, whole)).to(tl.float32))
+
+
+@triton.jit
+def _squares(
+    g_address,
+    s_address,
+    start,
+    length,
+    DTYPE: tl.constexpr,
+    COSINE: tl.constexpr,
+    SPAN: tl.constexpr,
+    BLOCK: tl.constexpr,
+    FULL: tl.constexpr,
+):
+    lanes = tl.arange(0, BLOCK)
+    square = tl.zeros((BLOCK,), tl.float32)
+    against = tl.zeros((BLOCK,), tl.float32)
+    own = tl.zeros((BLOCK,), tl.float32)
+    gp = pointer(g_address, DTYPE, FULL)
+    sp = pointer(s_address, tl.float32, FULL)
+    for i in range(0, SPAN, BLOCK):
+        offsets = start + i + lanes
+        mask = offsets < length
+        g = load(gp, offsets, mask & (g_address != 0), FULL).to(tl.float32)
+        square += g * g
+        if COSINE:
+            s = load(sp, offsets, mask, FULL)
+            against += g * s
+            own += s * s
+    return tl.sum(square), tl.sum(against), tl.sum(own)
+
+
+@triton.jit(do_not_specialize=["tensors", "beta1_hi", "beta1_lo", "beta2_hi", "beta2_lo"])
+def norms_kernel(
+    chunk_tensor, chunk_start, lengths, aligned, counted, static, grads, tensors, partials, corrections,
+    beta1_hi, beta1_lo, beta2_hi, beta2_lo,
+    DTYPE: tl.constexpr, COUNTS: tl.constexpr, COSINE: tl.constexpr, SPAN: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Squares of one coarse chunk (``SPAN`` values) -> a row of ``partials``: |g|^2 and, with COSINE, g*s and s*s."""
+    chunk = tl.program_id(0)
+    tensor = tl.load(chunk_tensor + chunk).to(tl.int64)
+    start = tl.multiple_of(tl.load(chunk_start + chunk), 256)
+    length = tl.load(lengths + tensor)
+    g_address = tl.load(grads + tensor)
+    s_address = tl.load(static + SUM * tensors + tensor)
+    if COUNTS:
+        if (start == 0) & (g_address != 0):
+            _count_step(static, tensors, tensor, corrections, beta1_hi, beta1_lo, beta2_hi, beta2_lo)
+    full = (start + SPAN <= length) & (tl.load(aligned + tensor) != 0) & (g_address != 0)
+    if full:
+        square, against, own = _squares(g_address, s_address, start, length, DTYPE, COSINE, SPAN, BLOCK, True)
+    else:
+        square, against, own = _squares(g_address, s_address, start, length, DTYPE, COSINE, SPAN, BLOCK, False)
+    weight = tl.load(counted + tensor).to(tl.float64)
+    if COSINE:
+        tl.store(partials + chunk * 3, square.to(tl.float64) * weight)
+        tl.store(partials + chunk * 3 + 1, against.to(tl.float64) * weight)
+        tl.store(partials + chunk * 3 + 2, own.to(tl.float64) * weight)
+    else:
+        tl.store(partials + chunk, square.to(tl.float64) * weight)
+
+
+@triton.jit
+def _dots(
+    g_address, slots_address, scales_address, start, length, topC,
+    DTYPE: tl.constexpr, CODE: tl.constexpr, LARGEST: tl.constexpr, ROUNDED: tl.constexpr, WIDTH: tl.constexpr,
+    SPAN: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, FULL: tl.constexpr,
+):  # fmt: skip
+    """``(|g|^2, |ĝ|^2, G g, G ĝ)`` of ``SPAN`` values, float32; ``ĝ`` is the gradient as a slot would store it.
+
+    Tiles are (slots, scale blocks, values of one): products are summed lane by lane, and across lanes once at the end.
+    """
+    BLOCKS: tl.constexpr = BLOCK // SCALE_BLOCK
+    k = tl.arange(0, WIDTH).to(tl.int64)[:, None, None]
+    block = tl.arange(0, BLOCKS)[None, :, None]
+    lanes = block * SCALE_BLOCK + tl.arange(0, SCALE_BLOCK)[None, None, :]
+    square = tl.zeros((1, BLOCKS, SCALE_BLOCK), tl.float32)
+    own = tl.zeros((1, BLOCKS, SCALE_BLOCK), tl.float32)
+    a = tl.zeros((WIDTH, BLOCKS, SCALE_BLOCK), tl.float32)
+    r = tl.zeros((WIDTH, BLOCKS, SCALE_BLOCK), tl.float32)
+    gp = pointer(g_address, DTYPE, FULL)
+    slots = pointer(slots_address, CODE, FULL)
+    scales = scales_address.to(tl.pointer_type(tl.float32))
+    scale_blocks = tl.cdiv(length, SCALE_BLOCK)
+    first = k * length
+    if FULL:
+        first = tl.multiple_of(first, (1, 1, 16))
+    for i in tl.range(0, SPAN, BLOCK, num_stages=STAGES):
+        offsets = start + i + lanes
+        mask = offsets < length
+        g = load(gp, offsets, mask & (g_address != 0), FULL).to(tl.float32)
+        if FULL:
+            codes = tl.load(slots + first + offsets, mask=k < topC, other=0)
+        else:
+            codes = tl.load(slots + first + offsets, mask=(k < topC) & mask, other=0)
+        scale = 0.0
+        if LARGEST > 0:
+            at = (start + i) // SCALE_BLOCK + block
+            scale = tl.load(scales + k * scale_blocks + at, mask=(k < topC) & (at < scale_blocks), other=0.0)
+        G = decode(codes, scale, LARGEST)
+        square += g * g
+        a += G * g
+        if ROUNDED:
+            new_codes, new_scale = encode(g, 2, CODE, LARGEST)
+            stored = decode(new_codes, new_scale, LARGEST)
+            own += stored * stored
+            r += G * stored
+    if not ROUNDED:
+        own, r = square, a
+    return (
+        tl.sum(tl.sum(tl.sum(square, axis=2), axis=1), axis=0),
+        tl.sum(tl.sum(tl.sum(own, axis=2), axis=1), axis=0),
+        tl.sum(tl.sum(a, axis=2), axis=1),
+        tl.sum(tl.sum(r, axis=2), axis=1),
+    )
+
+
+@triton.jit(do_not_specialize=["chunks", "tensors", "topC", "beta1_hi", "beta1_lo", "beta2_hi", "beta2_lo"])
+def dots_kernel(
+    chunk_tensor, chunk_start, chunks, lengths, aligned, counted, static, grads, tensors, topC, partials, corrections,
+    beta1_hi, beta1_lo, beta2_hi, beta2_lo,
+    DTYPE: tl.constexpr, CODE: tl.constexpr, LARGEST: tl.constexpr, ROUNDED: tl.constexpr, COUNTS: tl.constexpr,
+    WIDTH: tl.constexpr, SPAN: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Many coarse chunks -> one row of ``partials``: |g|^2, |ĝ|^2, then WIDTH of G g, then WIDTH of G ĝ."""
+    square_sum = tl.zeros((1,), tl.float64)
+    own_sum = tl.zeros((1,), tl.float64)
+    a_sum = tl.zeros((WIDTH,), tl.float64)
+    r_sum = tl.zeros((WIDTH,), tl.float64)
+    for chunk in range(tl.program_id(0), chunks, tl.num_programs(0)):
+        tensor = tl.load(chunk_tensor + chunk).to(tl.int64)
+        start = tl.multiple_of(tl.load(chunk_start + chunk), 256)
+        length = tl.load(lengths + tensor)
+        g_address = tl.load(grads + tensor)
+        slots = tl.load(static + SLOTS * tensors + tensor)
+        scales = tl.load(static + SCALE * tensors + tensor)
+        if COUNTS:
+            if (start == 0) & (g_address != 0):
+                _count_step(static, tensors, tensor, corrections, beta1_hi, beta1_lo, beta2_hi, beta2_lo)
+        full = (start + SPAN <= length) & (tl.load(aligned + tensor) != 0) & (g_address != 0)
+        if full:
+            square, own, a, r = _dots(
+                g_address,
+                slots,
+                scales,
+                start,
+                length,
+                topC,
+                DTYPE,
+                CODE,
+                LARGEST,
+                ROUNDED,
+                WIDTH,
+                SPAN,
+                BLOCK,
+                STAGES,
+                True,
+            )
+        else:
+            square, own, a, r = _dots(
+                g_address,
+                slots,
+                scales,
+                start,
+                length,
+                topC,
+                DTYPE,
+                CODE,
+                LARGEST,
+                ROUNDED,
+                WIDTH,
+                SPAN,
+                BLOCK,
+                1,
+                False,
+            )
+        weight = tl.load(counted + tensor).to(tl.float64)
+        square_sum += square.to(tl.float64) * weight
+        own_sum += own.to(tl.float64) * weight
+        a_sum += a.to(tl.float64) * weight
+        r_sum += r.to(tl.float64) * weight
+    row = partials + tl.program_id(0) * (2 + 2 * WIDTH)
+    one = tl.arange(0, 1)
+    tl.store(row + one, square_sum)
+    tl.store(row + 1 + one, own_sum)
+    columns = tl.arange(0, WIDTH)
+    tl.store(row + 2 + columns, a_sum)
+    tl.store(row + 2 + WIDTH + columns, r_sum)

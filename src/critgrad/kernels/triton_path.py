@@ -1,0 +1,395 @@
+"""The fused path on CUDA: three launches for a whole memory, whatever the number of tensors.
+
+1. ``norms_kernel`` (or ``dots_kernel``): partial sums over the gradients, and the base's step counts;
+2. ``decide_kernel`` (or ``damp_kernel``): the decision, on the device;
+3. ``update_kernel``: direction, base update and insertion, one launch per group and dtype.
+
+Tensors are reached through a table of addresses. Nothing waits for the device, and all of it can be captured in a CUDA
+graph. Where an option is not known here, ``choose`` declines and the plain path does the step.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..aggregate import PICKS
+from ..distributed import all_reduce_
+from ..layout import local, same_strides
+from ..memory import SCALE, SLOTS, SUM, Memory, Part
+from ..policies import POLICIES
+from ..slots import FORMATS
+from . import Step
+from .families import Family, decoupled_weight_decay, family_of, prepare_state
+from .launch import INTERPRETED, TUNING, Launcher
+
+if TYPE_CHECKING:
+    from ..critical import Critical
+
+MOST_DAMPING_SLOTS = 32  # their loads are unrolled
+
+try:
+    import triton
+    import triton.language as tl
+
+    from .decide_kernel import damp_kernel, decide_kernel
+    from .device_functions import DECISION_COLUMNS
+    from .measure_kernels import dots_kernel, norms_kernel
+    from .update_kernels import update_kernel
+
+    TYPES = {
+        torch.float32: tl.float32,
+        torch.bfloat16: tl.bfloat16,
+        torch.float16: tl.float16,
+        torch.int8: tl.int8,
+        torch.float8_e4m3fn: tl.int8,  # as bytes; the kernels know it by its largest code
+    }
+    AVAILABLE = True
+except ImportError:
+    AVAILABLE = False
+
+
+def _reachable(device: torch.device) -> bool:
+    return device.type == "cuda" or (INTERPRETED and device.type == "cpu")
+
+
+def supports(memory: Memory, groups: dict[Tensor, dict[str, Any]], family: Family) -> bool:
+    """Whether every part of a memory can take this path."""
+    if memory.policy is not POLICIES.get(memory.policy.name) or memory.dtype != torch.float32:
+        return False
+    aggrs = {part.options["aggr"] for part in memory.parts}
+    if "fisher" in aggrs:
+        same = {(part.options["rho"], part.options["kappa"]) for part in memory.parts}
+        formats = {part.format_name for part in memory.parts}
+        dtypes = {part.param.dtype for part in memory.parts}
+        if aggrs != {"fisher"} or memory.by_tensor or len(same) > 1 or len(formats) > 1 or len(dtypes) > 1:
+            return False
+        if memory.topC > MOST_DAMPING_SLOTS:
+            return False
+    if memory.by_tensor and memory.process_group is not None:
+        return False
+    for part in memory.parts:
+        group = groups[part.param]
+        if part.device != memory.device or not _reachable(part.device) or part.param.dtype not in TYPES:
+            return False
+        if part.slots.values.dtype not in TYPES or not family.supports(group) or group.get("dampening"):
+            return False
+        if not same_strides(part.layout.shape, local(part.param).stride(), part.layout.strides):
+            return False
+        if INTERPRETED and part.slots.values.dtype == torch.float8_e4m3fn:
+            return False  # the interpreter rounds them wrongly
+    return True
+
+
+@dataclass
+class Launch:
+    """Tensors that one launch updates: same group, same dtypes, same aggregation."""
+
+    group: dict[str, Any]
+    parts: list[int]  # their numbers in the memory
+    dtype: Any
+    code: Any
+    largest: float
+    aggr: str
+    kappa: float
+    chunk_tensor: Tensor
+    chunk_start: Tensor
+    block: int
+    warps: int
+
+
+class FusedMemory:
+    """The tables of addresses of one memory, and its launches. Made once; only the gradients' addresses change."""
+
+    def __init__(
+        self, optimizer: Critical, memory: Memory, groups: dict[Tensor, dict[str, Any]], family: Family
+    ) -> None:
+        self.memory, self.family, self.groups = memory, family, groups
+        self.optimizer = optimizer
+        self.base = optimizer._critical_base
+        self.damps = memory.parts[0].damps
+        parts, device = memory.parts, memory.device
+        self.params = [part.param for part in parts]
+        for part in parts:
+            state = optimizer.state[part.param]
+            prepare_state(state, part.param, groups[part.param], family)
+            if family.counts_steps and state["step"].device != part.device:
+                state["step"] = state["step"].to(part.device, torch.float32)  # a checkpoint of the unfused base
+        addresses = [[0 if t is None else t.data_ptr() for t in self._tensors(part)] for part in parts]
+        ends = {parts[0].param, parts[-1].param}
+        self.witnesses = [(p, key, optimizer.state[p][key]) for p in ends for key in family.buffers(groups[p])]
+        self.param_addresses = [row[0] for row in addresses]
+        self.static = torch.tensor(addresses, dtype=torch.int64).T.contiguous().to(device)
+        self.lengths = torch.tensor([part.layout.length for part in parts], dtype=torch.int64, device=device)
+        self.rows = torch.tensor([part.row for part in parts], dtype=torch.int64, device=device)
+        self.counted = torch.tensor([int(part.counts) for part in parts], dtype=torch.int32, device=device)
+        fits = [
+            all(a % 16 == 0 for a in row[:-1]) and part.layout.length % 16 == 0 for part, row in zip(parts, addresses)
+        ]
+        self.aligned = torch.tensor([int(fit) for fit in fits], dtype=torch.int32, device=device)
+        self.decisions = torch.zeros(memory.rows, DECISION_COLUMNS, dtype=torch.int64, device=device)
+        self.corrections = torch.ones(len(parts), 2, dtype=torch.float32, device=device)
+        self.weights = torch.zeros(memory.topC, dtype=torch.float32, device=device)
+        self.width = triton.next_power_of_2(max(memory.topC, 2))
+        self.bounds: Tensor | None = None
+        self.measures = self._measure_launches()
+        self.launches = self._update_launches()
+        self.picks = any(launch.aggr in PICKS for launch in self.launches)
+        kernels = (norms_kernel, dots_kernel, decide_kernel, damp_kernel, update_kernel)
+        self.norms, self.dots, self.decide, self.damp, self.update = (Launcher(kernel) for kernel in kernels)
+        self.grad_addresses: list[int] | None = None
+        self.grads = torch.zeros(len(parts), dtype=torch.int64, device=device)
+        self.one_row = torch.tensor([0, 1], device=device)
+        self.copied: list[Tensor] = []  # keeps what the device still reads alive until the next step
+
+    def _tensors(self, part: Part) -> list[Tensor | None]:
+        """In the order of the rows of the table: parameter, slots, sum, scales, two buffers, step."""
+        state = self.optimizer.state[part.param]
+        keys = self.family.buffers(self.groups[part.param])
+        buffers = [local(state[key]) for key in keys] + [None] * (2 - len(keys))
+        ours = [part.tensors.get(key) for key in (SLOTS, SUM, SCALE)]
+        step = state["step"] if self.family.counts_steps else None
+        return [local(part.param.detach()), *(None if t is None else local(t) for t in ours), *buffers, step]
+
+    def _chunks(self, numbers: list[int], size: int) -> tuple[Tensor, Tensor]:
+        tensor, start = [], []
+        for i in numbers:
+            for at in range(0, self.memory.parts[i].layout.length, size):
+                tensor.append(i)
+                start.append(at)
+        device = self.memory.device
+        return torch.tensor(tensor, dtype=torch.int32, device=device), torch.tensor(
+            start, dtype=torch.int64, device=device
+        )
+
+    def _measure_launches(self) -> list[Any]:
+        """Coarse chunks by group and dtype (groups have betas of their own); partial sums stand in memory order."""
+        memory = self.memory
+        by_kind: dict[Any, list[int]] = {}
+        for i, part in enumerate(memory.parts):
+            by_kind.setdefault((id(self.groups[part.param]), part.param.dtype), []).append(i)
+        out = []
+        rows_of: list[list[tuple[int, int]]] = [[] for _ in range(memory.rows)]
+        at = 0
+        for numbers in by_kind.values():
+            chunk_tensor, chunk_start = self._chunks(numbers, TUNING.dots_span if self.damps else TUNING.norms_span)
+            first = memory.parts[numbers[0]]
+            out.append((self.groups[first.param], first, chunk_tensor, chunk_start, at))
+            if memory.by_tensor:
+                for i in numbers:
+                    count = -(-memory.parts[i].layout.length // TUNING.norms_span)
+                    rows_of[memory.parts[i].row].append((at, at + count))
+                    at += count
+            else:
+                at += chunk_tensor.numel()
+        if self.damps:
+            processors = 1 if INTERPRETED else torch.cuda.get_device_properties(memory.device).multi_processor_count
+            most = 3 if INTERPRETED else TUNING.dots_programs * processors
+            self.programs = [min(chunk_tensor.numel(), most) for _, _, chunk_tensor, _, _ in out]
+            firsts = [sum(self.programs[:i]) for i in range(len(out))]
+            shape = (max(sum(self.programs), 1), 2 + 2 * self.width)
+        else:
+            firsts = [first_row for *_, first_row in out]
+            shape = (max(at, 1), 3 if memory.policy.needs_cosine else 1)
+            # A tensor is in one launch only, and the tensors of scope "tensor" are of one group, in their order.
+            bounds = [rows[0][0] for rows in rows_of] + [at] if memory.by_tensor else [0, at]
+            self.bounds = torch.tensor(bounds, dtype=torch.int64, device=memory.device)
+        self.partials = torch.zeros(shape, dtype=torch.float64, device=memory.device)
+        return [(*launch[:4], self.partials[first_row:]) for launch, first_row in zip(out, firsts)]
+
+    def _update_launches(self) -> list[Launch]:
+        by_kind: dict[Any, list[int]] = {}
+        for i, part in enumerate(self.memory.parts):
+            kind = (id(self.groups[part.param]), part.param.dtype, part.slots.values.dtype)
+            by_kind.setdefault(kind, []).append(i)
+        launches = []
+        for numbers in by_kind.values():
+            part = self.memory.parts[numbers[0]]
+            largest = FORMATS[part.format_name].largest_code or 0.0
+            size = TUNING.damping_update(part.slots.values.element_size()) if self.damps else TUNING.update
+            chunk_tensor, chunk_start = self._chunks(numbers, size[0])
+            launches.append(
+                Launch(
+                    self.groups[part.param],
+                    numbers,
+                    TYPES[part.param.dtype],
+                    TYPES[part.slots.values.dtype],
+                    largest,
+                    part.options["aggr"],
+                    float(part.options["kappa"]),
+                    chunk_tensor,
+                    chunk_start,
+                    *size,
+                )
+            )
+        return launches
+
+    # -- a step --------------------------------------------------------------------------------------------------------------
+
+    def fits(self) -> bool:
+        """Whether the tensors are still where the table says; base state is only ever replaced as a whole."""
+        if self.param_addresses != [p.data_ptr() for p in self.params]:
+            return False
+        return all(self.optimizer.state[param].get(key) is tensor for param, key, tensor in self.witnesses)
+
+    def _write_addresses(self, grads: list[Tensor | None]) -> None:
+        held: list[Tensor] = []
+        addresses = []
+        for part, g in zip(self.memory.parts, grads):
+            if g is None:
+                addresses.append(0)
+                continue
+            if part.sharded:
+                g = local(g)
+            if not (
+                g.is_contiguous() if part.layout.contiguous else same_strides(g.shape, g.stride(), part.layout.strides)
+            ):
+                g = part.layout.flat(g)
+                held.append(g)
+            address = g.data_ptr()
+            if address % 16 != 0:
+                g = g.clone()
+                held.append(g)
+                address = g.data_ptr()
+            addresses.append(address)
+        self.copied = held
+        if addresses == self.grad_addresses and not _capturing():
+            return
+        if _capturing():
+            # The graph reads this buffer at every replay, so it must stay and never be written again.
+            table = torch.tensor(addresses, dtype=torch.int64).pin_memory()
+            self.optimizer.__dict__.setdefault("_critical_graph_buffers", []).append(table)
+            self.grads.copy_(table, non_blocking=True)
+            self.grad_addresses = None
+            return
+        table = torch.tensor(addresses, dtype=torch.int64)
+        self.grads.copy_(table if INTERPRETED else table.pin_memory(), non_blocking=True)
+        self.grad_addresses = addresses
+
+    def step(self, grads: list[Tensor | None]) -> None:
+        # Triton launches on the current device, which need not be the parameters'.
+        elsewhere = not INTERPRETED and torch.cuda.current_device() != self.memory.device.index
+        with torch.cuda.device(self.memory.device) if elsewhere else nullcontext():
+            self._write_addresses(grads)
+            self._measure()
+            self._decide()
+            for launch in self.launches:
+                self._update(launch)
+
+    def _measure(self) -> None:
+        memory, tensors = self.memory, len(self.memory.parts)
+        counts = self.family.counts_steps
+        for number, (group, first, chunk_tensor, chunk_start, partials) in enumerate(self.measures):
+            chunks = chunk_tensor.numel()
+            if chunks == 0:
+                continue
+            betas = (*split(group["betas"][0]), *split(group["betas"][1])) if "betas" in group else (0.0, 0.0, 0.0, 0.0)
+            tables = (self.lengths, self.aligned, self.counted, self.static, self.grads, tensors)
+            dtype = TYPES[first.param.dtype]
+            if self.damps:
+                self.dots(
+                    self.programs[number], chunk_tensor, chunk_start, chunks, *tables, memory.topC, partials,
+                    self.corrections, *betas, warps=TUNING.dots[1],
+                    DTYPE=dtype, CODE=TYPES[first.slots.values.dtype],
+                    LARGEST=FORMATS[first.format_name].largest_code or 0.0, ROUNDED=not first.slots.is_exact,
+                    COUNTS=counts, WIDTH=self.width, SPAN=TUNING.dots_span, BLOCK=TUNING.dots[0],
+                    STAGES=TUNING.dots_stages,
+                )  # fmt: skip
+            else:
+                self.norms(
+                    chunks, chunk_tensor, chunk_start, *tables, partials, self.corrections, *betas, warps=TUNING.norms[1],
+                    DTYPE=dtype, COUNTS=counts, COSINE=memory.policy.needs_cosine, SPAN=TUNING.norms_span,
+                    BLOCK=TUNING.norms[0],
+                )  # fmt: skip
+
+    def _decide(self) -> None:
+        memory = self.memory
+        partials, bounds, partial_rows = self.partials, self.bounds, self.partials.shape[0]
+        if memory.process_group is not None or (self.damps and partial_rows > 256):
+            partials = all_reduce_(self.partials.sum(0, keepdim=True), memory)
+            bounds, partial_rows = self.one_row, 1
+        tables = (memory.priority, memory.norm, memory.born, memory.clock, memory.inserted, memory.stream)
+        numbers = (memory.seed, memory.every, memory.max_age or 0)
+        policy = {"POLICY": memory.policy.name, "AGED": memory.max_age is not None}
+        if self.damps:
+            options = memory.parts[0].options
+            self.damp(
+                1, partials, partial_rows, memory.gram, *tables, self.decisions, self.weights, memory.topC, memory.decay,
+                float(options["rho"]), float(options["kappa"]), *numbers, warps=4,
+                **policy, WIDTH=self.width, BLOCK=64,
+            )  # fmt: skip
+        else:
+            one = memory.rows == 1
+            self.decide(
+                memory.rows, partials, bounds, *tables, self.decisions, memory.topC, memory.decay, *numbers,
+                warps=8 if one else 1,
+                **policy, COSINE=memory.policy.needs_cosine, PICKS=self.picks, WIDTH=self.width, BLOCK=1024 if one else 32,
+            )  # fmt: skip
+
+    def _update(self, launch: Launch) -> None:
+        chunks = launch.chunk_tensor.numel()
+        if chunks == 0:
+            return
+        group, family = launch.group, self.family
+        numbers, flags = family.scalars(group), family.flags(group)
+        lr = group["lr"]
+        lr_is_tensor = torch.is_tensor(lr)
+        lr_tensor = lr.to(self.memory.device, non_blocking=True) if lr_is_tensor else self.weights
+        self.update(
+            chunks, launch.chunk_tensor, launch.chunk_start, self.lengths, self.rows, self.aligned, self.static, self.grads,
+            len(self.memory.parts), self.decisions, self.corrections, self.weights, 0.0 if lr_is_tensor else float(lr),
+            lr_tensor, launch.kappa, *kernel_scalars(family, numbers), self.memory.topC, warps=launch.warps,
+            LR_TENSOR=lr_is_tensor, AGGR=launch.aggr, FAMILY=family.name, BUFFERS=len(family.buffers(group)),
+            DECOUPLED=decoupled_weight_decay(self.base, group), MOMENTUM=bool(numbers.get("momentum", 0)),
+            NESTEROV=flags.get("nesterov", False), MAXIMIZE=flags["maximize"],
+            DAMPING=self.memory.topC if self.damps else 0, DTYPE=launch.dtype, CODE=launch.code, LARGEST=launch.largest,
+            BLOCK=launch.block,
+        )  # fmt: skip
+
+
+def kernel_scalars(family: Family, numbers: dict[str, float]) -> tuple[float, ...]:
+    """``s0`` to ``s5`` of ``base_update``. One minus a beta is taken here, in double precision."""
+    decay = float(numbers["weight_decay"])
+    if family.name == "adam":
+        beta1, beta2 = numbers["beta1"], numbers["beta2"]
+        return decay, beta1, 1 - beta1, beta2, 1 - beta2, numbers["eps"]
+    if family.name == "rmsprop":
+        return decay, numbers["alpha"], 1 - numbers["alpha"], numbers["eps"], float(numbers["momentum"]), 0.0
+    return decay, float(numbers["momentum"]), 0.0, 0.0, 0.0, 0.0
+
+
+@cache
+def split(value: float) -> tuple[float, float]:
+    """A double as two floats, since a kernel's arguments are single: their sum has 48 bits."""
+    high = float(torch.tensor(value, dtype=torch.float32))
+    return high, value - high
+
+
+def _capturing() -> bool:
+    return not INTERPRETED and torch.cuda.is_current_stream_capturing()
+
+
+def choose(optimizer: Critical, memories: list[Memory]) -> Step | None:
+    """The fused step for these memories, or ``None`` for the plain path."""
+    if not AVAILABLE or not memories or torch.compiler.is_compiling():
+        return None
+    family = family_of(optimizer._critical_base)
+    if family is None or not all(_reachable(memory.device) for memory in memories):
+        return None
+    groups = {p: group for group in optimizer.param_groups for p in group["params"]}
+    if not all(supports(memory, groups, family) for memory in memories):
+        return None
+    fused = [FusedMemory(optimizer, memory, groups, family) for memory in memories]
+
+    def step(grads: list[list[Tensor | None]]) -> None:
+        for i, (one, these) in enumerate(zip(fused, grads)):
+            if not one.fits():
+                one = fused[i] = FusedMemory(optimizer, one.memory, groups, family)
+            one.step(these)
+
+    return step

@@ -1,0 +1,83 @@
+"""What a step may hold at its peak: the base's state, topC gradients, one sum, one more gradient on the plain path."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+from helpers import GradientStream, parameters
+from torch.profiler import ProfilerActivity, profile
+
+import critgrad
+
+SHAPES = ((400, 1000), (300, 1000), (1000,))
+VALUES = 701_000
+SLACK = 1.25e6  # tables, blocks that are decoded: whatever does not grow with the model
+
+
+def peak_and_rest(step, steps: int) -> tuple[float, float]:
+    """Bytes at the peak of some steps, and after the last of them, beyond what was held before."""
+    gc.collect()  # or what earlier tests left behind is freed in between, and counts as negative
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        for t in range(steps):
+            step(t)
+    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    assert events, "this torch does not report its allocations"
+    held = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak, held
+
+
+def measured(options, steps=4, fused=True) -> tuple[float, float]:
+    params = parameters(SHAPES, torch.float32)
+    stream = GradientStream(params)
+    grads = [stream.at(t) for t in range(steps)]
+    grads = [[g.float() for g in each] for each in grads]
+    opt = critgrad.Adam_C(params, fused=fused, **options)
+
+    def step(t: int) -> None:
+        for p, g in zip(params, grads[t]):
+            p.grad = g
+        opt.step()
+
+    return peak_and_rest(step, steps)
+
+
+def allowed(topC: int, stored_bytes: float, sums: int, temporaries: int) -> float:
+    base = 2 * 4 * VALUES
+    return base + topC * stored_bytes * VALUES + 4 * VALUES * (sums + temporaries) + SLACK
+
+
+@pytest.mark.parametrize("topC", [1, 5, 20])
+@pytest.mark.parametrize("native", ["0", "1"])
+def test_an_exact_memory(topC, native, monkeypatch):
+    monkeypatch.setenv("CRITGRAD_NATIVE", native)
+    peak, _ = measured({"topC": topC})
+    assert peak <= allowed(topC, 4, sums=1, temporaries=1)
+
+
+def test_damping_keeps_no_sum():
+    peak, _ = measured({"topC": 5, "aggr": "fisher"})
+    assert peak <= allowed(5, 4, sums=0, temporaries=1)
+
+
+def test_without_a_memory_it_is_the_base():
+    peak, _ = measured({"topC": 0})
+    assert peak <= allowed(0, 0, sums=0, temporaries=0) - SLACK + 1000
+
+
+def test_the_measure_sees_a_temporary_too_many(monkeypatch):
+    """The tests above can fail: a second gradient-sized temporary is above what they allow."""
+    monkeypatch.setenv("CRITGRAD_NATIVE", "0")
+    base, _ = measured({"topC": 5})
+
+    def step(_t: int) -> None:
+        torch.empty(VALUES)
+
+    extra, rest = peak_and_rest(step, 2)
+    assert extra >= 4 * VALUES
+    assert rest < extra
+    assert base + extra > allowed(5, 4, sums=1, temporaries=1)

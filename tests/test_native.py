@@ -1,0 +1,222 @@
+"""The native core equals the plain path, whatever the base's options, and steps aside where it cannot be had."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from helpers import GradientStream, assert_close, assert_same_bits, memory_state, parameters, run
+
+import critgrad
+from critgrad import kernels
+from critgrad.kernels import native
+
+pytestmark = pytest.mark.skipif(native.library() is None, reason="no C compiler")
+
+SHAPES = ((70, 600), (5,), (), (2, 1, 3), (0, 4))
+CASES = [
+    ("SGD_C", {}),
+    ("SGD_C", {"momentum": 0.9, "weight_decay": 0.1}),
+    ("SGD_C", {"momentum": 0.9, "nesterov": True, "maximize": True}),
+    ("RMSprop_C", {"weight_decay": 0.1}),
+    ("RMSprop_C", {"momentum": 0.9, "maximize": True}),
+    ("Adam_C", {}),
+    ("Adam_C", {"weight_decay": 0.1, "maximize": True}),
+    ("AdamW_C", {"weight_decay": 0.1}),
+]
+MEMORIES = [
+    {"topC": 3, "decay": 0.9},
+    {"topC": 4, "decay": 0.99, "scope": "tensor", "aggr": "mid"},
+    {"topC": 4, "aggr": "sum", "kappa": 0.5, "policy": "RR", "max_age": 3},
+]
+
+
+@pytest.fixture(autouse=True)
+def _only_native(monkeypatch):
+    """No other fused path, so that what is not native is plain."""
+    monkeypatch.setattr(kernels, "choose", native.choose)
+    monkeypatch.delenv("CRITGRAD_NATIVE", raising=False)
+
+
+def optimizer(name, params, fused, **options):
+    return getattr(critgrad, name)(params, lr=0.01, fused=fused, **options)
+
+
+def is_native(opt) -> bool:
+    return opt._critical_kernel[2] is not None
+
+
+@pytest.mark.parametrize("memory", MEMORIES, ids=["global", "tensor", "random"])
+@pytest.mark.parametrize("name,base", CASES)
+def test_native_equals_plain(name, base, memory):
+    ours, theirs = (parameters(SHAPES, torch.float32) for _ in range(2))
+    stream = GradientStream(ours, missing=0.2, zero=0.1)
+    a, b = optimizer(name, ours, True, **base, **memory), optimizer(name, theirs, False, **base, **memory)
+    run(a, ours, stream, 60)
+    run(b, theirs, stream, 60)
+    assert is_native(a)
+    assert not is_native(b)
+    # The streams' gradients reach 10, so 1e-5 is a rounding error of what was added up.
+    assert_close(ours, theirs, rtol=1e-5, atol=2e-5)
+    for mine, other in zip(memory_state(a), memory_state(b), strict=True):
+        for key, value in mine.items():
+            torch.testing.assert_close(value, other[key], rtol=2e-5, atol=1e-4)
+
+
+def test_more_than_one_group_and_a_learning_rate_that_changes():
+    results = []
+    for fused in (True, False):
+        params = parameters(SHAPES, torch.float32)
+        groups = [
+            {"params": params[:2], "weight_decay": 0.1},
+            {"params": params[2:4]},
+            {"params": params[4:], "topC": 0},
+        ]
+        opt = critgrad.AdamW_C(groups, lr=0.01, fused=fused, topC=3)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(opt, 0.9)
+        for t in range(30):
+            GradientStream(params).set(params, t)
+            opt.step()
+            schedule.step()
+        assert is_native(opt) == fused
+        results.append(params)
+    assert_close(*results, rtol=1e-5, atol=2e-5)
+
+
+def test_threads_do_not_change_a_bit():
+    results = []
+    threads = torch.get_num_threads()
+    for count in (1, 3):
+        torch.set_num_threads(count)
+        try:
+            params = parameters(((300, 1000),), torch.float32)
+            run(critgrad.Adam_C(params, fused=True), params, GradientStream(params), 6)
+        finally:
+            torch.set_num_threads(threads)
+        results.append(params)
+    assert_same_bits(*results)
+
+
+def test_resume_is_bitwise():
+    params = parameters(SHAPES, torch.float32)
+    stream = GradientStream(params, missing=0.2)
+    opt = optimizer("Adam_C", params, True, topC=3)
+    run(opt, params, stream, 25)
+    resumed = [torch.nn.Parameter(p.detach().clone()) for p in params]
+    again = optimizer("Adam_C", resumed, True, topC=3)
+    again.load_state_dict(copy.deepcopy(opt.state_dict()))
+    run(opt, params, stream, 20, start=25)
+    run(again, resumed, stream, 20, start=25)
+    assert is_native(again)
+    assert_same_bits(params, resumed)
+
+
+def test_a_bad_step_leaves_the_memory_and_moves_the_base_as_torch_would():
+    params = parameters(SHAPES, torch.float32)
+    stream = GradientStream(params)
+    opt = optimizer("Adam_C", params, True, topC=3)
+    run(opt, params, stream, 10)
+    before = memory_state(opt)
+    plain = [torch.nn.Parameter(p.detach().clone()) for p in params]
+    base = torch.optim.Adam(plain, lr=0.01)
+    for p, q in zip(params, plain, strict=True):
+        theirs = ("step", "exp_avg", "exp_avg_sq")
+        base.state[q] = {key: opt.state[p][key].clone() for key in theirs}
+    stream.set(params, 10)
+    params[0].grad[3, 3] = float("nan")
+    for p, q in zip(params, plain, strict=True):
+        q.grad = p.grad.clone()
+    opt.step()
+    base.step()
+    assert_close(params, plain, rtol=1e-5, atol=1e-7)
+    for was, now in zip(before, memory_state(opt), strict=True):
+        assert all(torch.equal(was[key], now[key]) for key in was)
+
+
+def test_gradients_are_not_written_and_parameters_count_their_versions():
+    params = parameters(SHAPES, torch.float32)
+    opt = optimizer("Adam_C", params, True)
+    GradientStream(params).set(params, 0)
+    grads, versions = [p.grad.clone() for p in params], [p._version for p in params]
+    opt.step()
+    assert_same_bits([p.grad for p in params], grads)
+    assert all(p._version > version for p, version in zip(params, versions, strict=True))
+
+
+@pytest.mark.parametrize("order", ["channels_last", "transposed"])
+def test_other_storage_orders(order):
+    results = []
+    for fused in (True, False):
+        params = parameters(((4, 3, 5, 5),), torch.float32)
+        with torch.no_grad():
+            data = params[0].to(memory_format=torch.channels_last)
+            params = [torch.nn.Parameter(data if order == "channels_last" else params[0].transpose(0, 1))]
+        opt = critgrad.Adam_C(params, lr=0.01, fused=fused)
+        for t in range(10):
+            GradientStream(params).set(params, t)  # contiguous, unlike the parameter
+            opt.step()
+        assert is_native(opt) == fused
+        results.append(params)
+    assert_close(*results, rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"fused": None},
+        {"aggr": "fisher"},
+        {"aggr": "median"},
+        {"memory_dtype": "bfloat16"},
+        {"policy": "CDS"},
+        {"amsgrad": True},
+    ],
+    ids=str,
+)
+def test_what_it_does_not_know_is_left_to_the_plain_path(options):
+    params = parameters(SHAPES, torch.float32)
+    opt = critgrad.Adam_C(params, **{"fused": True, **options})
+    run(opt, params, GradientStream(params), 2)
+    assert not is_native(opt)
+
+
+def test_it_can_be_turned_off(monkeypatch):
+    monkeypatch.setenv("CRITGRAD_NATIVE", "0")
+    params = parameters(SHAPES, torch.float32)
+    opt = critgrad.Adam_C(params, fused=True)
+    run(opt, params, GradientStream(params), 2)
+    assert not is_native(opt)
+
+
+@pytest.mark.parametrize("trouble", ["no compiler", "bad source", "no folder"])
+def test_no_library_no_word(trouble, monkeypatch, tmp_path, capfd, recwarn):
+    if trouble == "no compiler":
+        monkeypatch.setenv("CC", str(tmp_path / "nothing"))
+    elif trouble == "bad source":
+        (tmp_path / "native.c").write_text("this is not C")
+        monkeypatch.setattr(native, "SOURCE", tmp_path / "native.c")
+        monkeypatch.setenv("CRITGRAD_CACHE", str(tmp_path))
+    else:
+        (tmp_path / "file").write_text("")
+        monkeypatch.setenv("CRITGRAD_CACHE", str(tmp_path / "file"))
+    native.library.cache_clear()
+    try:
+        params = parameters(SHAPES, torch.float32)
+        opt = critgrad.Adam_C(params, fused=True)
+        run(opt, params, GradientStream(params), 2)
+        assert not is_native(opt)
+    finally:
+        monkeypatch.undo()
+        native.library.cache_clear()
+    assert capfd.readouterr() == ("", "")
+    assert not recwarn.list
+    assert not list(tmp_path.glob("critgrad/*.so"))
+
+
+def test_it_is_compiled_once(monkeypatch, tmp_path):
+    monkeypatch.setenv("CRITGRAD_CACHE", str(tmp_path))
+    first = native.build()
+    made = first.stat().st_mtime_ns
+    assert native.build() == first
+    assert first.stat().st_mtime_ns == made
+    assert [path.name for path in first.parent.iterdir()] == [first.name]
