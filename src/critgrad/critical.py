@@ -193,7 +193,7 @@ class Critical(Optimizer, metaclass=CriticalMeta):
         memory.attach([self.state[part.param] for part in memory.parts])
 
     def _critical_grads(self, memory: Memory) -> list[Tensor | None]:
-        """The gradients of the parts of a memory, if all of them fit its layout; otherwise ``_MisfitError`` says which does not."""
+        """The gradients of the parts of a memory; ``_MisfitError`` if one does not fit its layout."""
         grads: list[Tensor | None] = []
         for part in memory.parts:
             g = part.param.grad
@@ -250,10 +250,14 @@ class Critical(Optimizer, metaclass=CriticalMeta):
             self._critical_step_others(without_memory)
         else:
             visits = [Visit(memory, these) for memory, these in zip(memories, grads)]
-            with self._critical_swapped(visits):
-                self._critical_base_step()
-            for visit in visits:
-                visit.insert()
+            try:
+                with self._critical_swapped(visits):
+                    self._critical_base_step()
+            finally:
+                # Also when the base raises: large tensors are stored on the way (plain.py, NOTE [stored early]), and
+                # a memory's tables must say what its slots hold.
+                for visit in visits:
+                    visit.insert()
         for memory in memories:
             if not memory.attached:
                 self._critical_attach(memory)
@@ -261,6 +265,8 @@ class Critical(Optimizer, metaclass=CriticalMeta):
 
     def _critical_fused_step(self, memories: list[Memory]) -> kernels.Step | None:
         """A kernel that does the memories' and the base's part at once, where there is one for all options in use."""
+        if torch.compiler.is_compiling():
+            return None
         asked = [[group.get(name) for name in kernels.ASKED] for group in self.param_groups]
         known = self._critical_kernel
         if known is None or known[0] is not memories or known[1] != asked:

@@ -6,30 +6,50 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+try:
+    import triton
+
+    # How a compiled kernel is called is Triton's own affair and has changed: only where it was tried.
+    SHORT_WAY = triton.__version__.startswith("3.6.")
+except ImportError:
+    SHORT_WAY = False
 
 
 @dataclass(frozen=True)
 class Tuning:
     """Values and warps of a program, by kind of kernel; found by measurement (docs/performance.md)."""
 
-    update: tuple[int, int] = (2048, 4)
+    # By bytes of a stored value.
+    adding: tuple[tuple[int, tuple[int, int]], ...] = ((4, (1024, 4)), (2, (1024, 2)), (1, (1024, 2)))
+    small: tuple[int, int] | None = None  # instead of these, everywhere
     norms: tuple[int, int] = (4096, 8)
     norms_span: int = 32768  # values of a row of partial sums
     dots: tuple[int, int] = (256, 2)
     dots_span: int = 16384
     dots_programs: int = 16  # per multiprocessor
     dots_stages: int = 3  # of the pipeline of loads
-    # By bytes of a stored value: what reads every slot has its best size where a thread reads one or two vectors of each.
-    damping: tuple[tuple[int, tuple[int, int]], ...] = ((4, (1024, 4)), (2, (512, 2)), (1, (512, 1)))
+    # By bytes of a stored value and number of the base's buffers: what reads every slot is sensitive to both.
+    damping: tuple[tuple[tuple[int, int], tuple[int, int]], ...] = (
+        ((4, 0), (1024, 4)), ((4, 1), (2048, 4)), ((4, 2), (1024, 4)),
+        ((2, 0), (512, 1)), ((2, 1), (2048, 4)), ((2, 2), (512, 2)),
+        ((1, 0), (512, 1)), ((1, 1), (512, 1)), ((1, 2), (512, 1)),
+    )  # fmt: skip
 
-    def damping_update(self, bytes_of_a_value: int) -> tuple[int, int]:
-        return dict(self.damping)[bytes_of_a_value]
+    def update(self, damps: bool, bytes_of_a_value: int, buffers: int) -> tuple[int, int]:
+        if self.small is not None:
+            return self.small
+        return dict(self.damping)[bytes_of_a_value, buffers] if damps else dict(self.adding)[bytes_of_a_value]
 
 
 # The interpreter takes its time with every value, so there chunks are small: small tensors have several of them, too.
 TUNING = (
-    Tuning((512, 1), (512, 1), 1024, (512, 1), 1024, 1, 1, tuple((size, (512, 1)) for size in (4, 2, 1)))
+    Tuning(
+        small=(512, 1), norms=(512, 1), norms_span=1024, dots=(512, 1), dots_span=1024, dots_programs=1, dots_stages=1
+    )
     if INTERPRETED
     else Tuning()
 )
@@ -42,16 +62,18 @@ class Launcher:
     arguments but numbers stay the same, and those numbers are not specialised on; the constants are the key.
     """
 
-    def __init__(self, kernel: Any) -> None:
+    def __init__(self, kernel: Any, device: torch.device) -> None:
         self.kernel = kernel
+        self.device = device
         self.compiled: dict[Any, Any] = {}
 
     def __call__(self, programs: int, *args: Any, warps: int, **constants: Any) -> None:
         key = tuple(constants.values())
         known = self.compiled.get(key)
-        if known is None:
-            known = self.kernel[(programs,)](*args, **constants, num_warps=warps)
-            if known is not None:  # the interpreter gives nothing back
-                self.compiled[key] = known
-        else:
-            known[(programs, 1, 1)](*args, *key)
+        if known is not None:
+            stream = torch.cuda.current_stream(self.device).cuda_stream
+            known.run(programs, 1, 1, stream, known.function, known.packed_metadata, None, None, None, *args, *key)
+            return
+        known = self.kernel[(programs,)](*args, **constants, num_warps=warps)
+        if SHORT_WAY and known is not None:  # the interpreter gives nothing back
+            self.compiled[key] = known

@@ -141,7 +141,7 @@ class FusedMemory:
         self.launches = self._update_launches()
         self.picks = any(launch.aggr in PICKS for launch in self.launches)
         kernels = (norms_kernel, dots_kernel, decide_kernel, damp_kernel, update_kernel)
-        self.norms, self.dots, self.decide, self.damp, self.update = (Launcher(kernel) for kernel in kernels)
+        self.norms, self.dots, self.decide, self.damp, self.update = (Launcher(kernel, device) for kernel in kernels)
         self.grad_addresses: list[int] | None = None
         self.grads = torch.zeros(len(parts), dtype=torch.int64, device=device)
         self.one_row = torch.tensor([0, 1], device=device)
@@ -211,7 +211,8 @@ class FusedMemory:
         for numbers in by_kind.values():
             part = self.memory.parts[numbers[0]]
             largest = FORMATS[part.format_name].largest_code or 0.0
-            size = TUNING.damping_update(part.slots.values.element_size()) if self.damps else TUNING.update
+            buffers = len(self.family.buffers(self.groups[part.param]))
+            size = TUNING.update(self.damps, part.slots.values.element_size(), buffers)
             chunk_tensor, chunk_start = self._chunks(numbers, size[0])
             launches.append(
                 Launch(
