@@ -240,11 +240,14 @@ def test_channels_last_and_strided_gradients():
         torch.testing.assert_close(a, b, rtol=2e-5, atol=1e-5)
 
 
+ANY_GRADIENT = critgrad.Policy("mine", lambda tables: tables.g_norm > 0, lambda tables: tables.born.argmin(-1))
+
+
 @pytest.mark.parametrize(
     "options",
-    [{"amsgrad": True}, {"foreach": True}, {"fused": False}, {"policy": critgrad.Policy("mine", lambda t: t.g_norm > 0, lambda t: t.born.argmin(-1))}],
+    [{"amsgrad": True}, {"foreach": True}, {"fused": False}, {"policy": ANY_GRADIENT}],
     ids=["amsgrad", "foreach", "fused=False", "policy object"],
-)  # fmt: skip
+)
 def test_what_the_kernels_do_not_know_takes_the_plain_path_without_a_word(options):
     params = parameters(dtype=torch.float32, device=DEVICE)
     optimizer = critgrad.Adam_C(params, lr=0.02, **options)
