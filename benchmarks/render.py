@@ -1,0 +1,77 @@
+"""Markdown tables from the figures that ``step_time.py --json`` and ``training_share.py --json`` wrote.
+
+    python benchmarks/render.py benchmarks/results/h200_roberta_adam.json
+    python benchmarks/render.py --write          # the tables between the markers in docs/performance.md, from all of them
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
+
+
+def step_table(report: dict[str, Any]) -> str:
+    """One table per model: what was stepped, how long it took, against what."""
+    out = [
+        f"{report['machine']}; copy bandwidth {report['copy_bandwidth'] / 1e9:.0f} GB/s; base optimizer: {report['optimizer']}."
+    ]
+    for model, rows in report["models"].items():
+        out.append(f"\n**{model}**, {rows[0]['values']:,} parameters in {rows[0]['tensors']} tensors:\n")
+        out.append("| path | topC | memory | aggr | ms, median (quartiles) | x torch's fused | of copy bandwidth | peak MB |")
+        out.append("|---|---|---|---|---|---|---|---|")
+        for row in rows:
+            found = row["result"]
+            if "seconds" not in found:
+                out.append(f"| {row['path']} | {row['topC']} | {row['memory']} | {row['aggr']} | {row['note']} | | | |")
+                continue
+            ms = {key: 1000 * value for key, value in found["seconds"].items()}
+            out.append(
+                f"| {row['path']} | {row['topC'] or '-'} | {row['memory'] or '-'} | {row['aggr']} | {ms['median']:.3f} "
+                f"({ms['low']:.3f}-{ms['high']:.3f}) | {found['ratio']['median']:.2f} | {found['share_of_copy']:.0%} | "
+                f"{found['peak_bytes'] / 1e6:.0f} |"
+            )
+    return "\n".join(out)
+
+
+def share_table(report: dict[str, Any]) -> str:
+    out = ["| optimizer | whole step, ms | optimizer, ms | share |", "|---|---|---|---|"]
+    for name, found in report.items():
+        out.append(f"| {name} | {found['whole_ms']:.2f} | {found['optimizer_ms']:.2f} | {found['share']:.1%} |")
+    return "\n".join(out)
+
+
+def table(path: Path) -> str:
+    report = json.loads(path.read_text())
+    return step_table(report) if "models" in report else share_table(report)
+
+
+def write() -> None:
+    """Fill in what stands between ``<!-- NAME -->`` and ``<!-- end -->`` on the page."""
+    text = PAGE.read_text()
+    for path in sorted(RESULTS.glob("*.json")):
+        begin, end = f"<!-- {path.stem} -->\n", "\n<!-- end -->"
+        if begin not in text:
+            raise SystemExit(f"{PAGE.name} has no place for {path.name}")
+        before, rest = text.split(begin, 1)
+        text = before + begin + table(path) + end + rest.split(end, 1)[1]
+    PAGE.write_text(text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("files", nargs="*", type=Path)
+    parser.add_argument("--write", action="store_true")
+    args = parser.parse_args()
+    for path in args.files:
+        print(table(path), end="\n\n")
+    if args.write:
+        write()
+
+
+if __name__ == "__main__":
+    main()
