@@ -1,7 +1,7 @@
 """Markdown tables from the figures that ``step_time.py --json`` and ``training_share.py --json`` wrote.
 
-    python benchmarks/render.py benchmarks/results/h200_roberta_adam.json
-    python benchmarks/render.py --write          # the tables between the markers in docs/performance.md, from all of them
+python benchmarks/render.py benchmarks/results/h200_roberta_adam.json
+python benchmarks/render.py --write          # the tables between the markers in docs/performance.md, from all of them
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ def step_table(report: dict[str, Any]) -> str:
     ]
     for model, rows in report["models"].items():
         out.append(f"\n**{model}**, {rows[0]['values']:,} parameters in {rows[0]['tensors']} tensors:\n")
-        out.append("| path | topC | memory | aggr | ms, median (quartiles) | x torch's fused | of copy bandwidth | peak MB |")
+        out.append(
+            "| path | topC | memory | aggr | ms, median (quartiles) | x torch's fused | of copy bandwidth | peak MB |"
+        )
         out.append("|---|---|---|---|---|---|---|---|")
         for row in rows:
             found = row["result"]

@@ -110,7 +110,8 @@ def test_max_age(aggr):
 @pytest.mark.parametrize("aggr", ["mean", "sum", "fisher"])
 def test_half_parameters(dtype, aggr):
     # A rounding may go the other way in a fused expression, and half types show it: one unit in the last place a step.
-    tolerance = 4 * torch.finfo(dtype).eps
+    # The interpreter truncates to bfloat16 where a GPU rounds, so its errors all have one sign and add up.
+    tolerance = (16 if DEVICE == "cpu" and dtype == torch.bfloat16 else 4) * torch.finfo(dtype).eps
     compare(
         critgrad.SGD_C, {"lr": 0.02, "momentum": 0.9}, dtype=dtype, aggr=aggr, topC=3, decay=0.9, memory_rtol=tolerance,
         rtol=tolerance, atol=tolerance,

@@ -64,14 +64,14 @@ class Launcher:
 
     def __init__(self, kernel: Any, device: torch.device) -> None:
         self.kernel = kernel
-        self.device = device
+        self.device = device.index
         self.compiled: dict[Any, Any] = {}
 
     def __call__(self, programs: int, *args: Any, warps: int, **constants: Any) -> None:
         key = tuple(constants.values())
         known = self.compiled.get(key)
         if known is not None:
-            stream = torch.cuda.current_stream(self.device).cuda_stream
+            stream = torch._C._cuda_getCurrentRawStream(self.device)
             known.run(programs, 1, 1, stream, known.function, known.packed_metadata, None, None, None, *args, *key)
             return
         known = self.kernel[(programs,)](*args, **constants, num_warps=warps)

@@ -99,6 +99,7 @@ class Launch:
     kappa: float
     chunk_tensor: Tensor
     chunk_start: Tensor
+    chunks: int
     block: int
     warps: int
 
@@ -200,7 +201,7 @@ class FusedMemory:
             bounds = [rows[0][0] for rows in rows_of] + [at] if memory.by_tensor else [0, at]
             self.bounds = torch.tensor(bounds, dtype=torch.int64, device=memory.device)
         self.partials = torch.zeros(shape, dtype=torch.float64, device=memory.device)
-        return [(*launch[:4], self.partials[first_row:]) for launch, first_row in zip(out, firsts)]
+        return [(*launch[:4], launch[2].numel(), self.partials[row:]) for launch, row in zip(out, firsts)]
 
     def _update_launches(self) -> list[Launch]:
         by_kind: dict[Any, list[int]] = {}
@@ -225,10 +226,11 @@ class FusedMemory:
                     float(part.options["kappa"]),
                     chunk_tensor,
                     chunk_start,
+                    chunk_tensor.numel(),
                     *size,
                 )
             )
-        return launches
+        return [launch for launch in launches if launch.chunks > 0]
 
     # -- a step --------------------------------------------------------------------------------------------------------------
 
@@ -259,9 +261,10 @@ class FusedMemory:
                 address = g.data_ptr()
             addresses.append(address)
         self.copied = held
-        if addresses == self.grad_addresses and not _capturing():
+        capturing = not INTERPRETED and torch.cuda.is_current_stream_capturing()
+        if addresses == self.grad_addresses and not capturing:
             return
-        if _capturing():
+        if capturing:
             # The graph reads this buffer at every replay, so it must stay and never be written again.
             table = torch.tensor(addresses, dtype=torch.int64).pin_memory()
             self.optimizer.__dict__.setdefault("_critical_graph_buffers", []).append(table)
@@ -285,8 +288,7 @@ class FusedMemory:
     def _measure(self) -> None:
         memory, tensors = self.memory, len(self.memory.parts)
         counts = self.family.counts_steps
-        for number, (group, first, chunk_tensor, chunk_start, partials) in enumerate(self.measures):
-            chunks = chunk_tensor.numel()
+        for number, (group, first, chunk_tensor, chunk_start, chunks, partials) in enumerate(self.measures):
             if chunks == 0:
                 continue
             betas = (*split(group["betas"][0]), *split(group["betas"][1])) if "betas" in group else (0.0, 0.0, 0.0, 0.0)
@@ -333,20 +335,17 @@ class FusedMemory:
             )  # fmt: skip
 
     def _update(self, launch: Launch) -> None:
-        chunks = launch.chunk_tensor.numel()
-        if chunks == 0:
-            return
         group, family = launch.group, self.family
         numbers, flags = family.scalars(group), family.flags(group)
         lr = group["lr"]
         lr_is_tensor = torch.is_tensor(lr)
         lr_tensor = lr.to(self.memory.device, non_blocking=True) if lr_is_tensor else self.weights
         self.update(
-            chunks, launch.chunk_tensor, launch.chunk_start, self.lengths, self.rows, self.aligned, self.static, self.grads,
-            len(self.memory.parts), self.decisions, self.corrections, self.weights, 0.0 if lr_is_tensor else float(lr),
-            lr_tensor, launch.kappa, *kernel_scalars(family, numbers), self.memory.topC, warps=launch.warps,
-            LR_TENSOR=lr_is_tensor, AGGR=launch.aggr, FAMILY=family.name, BUFFERS=len(family.buffers(group)),
-            DECOUPLED=decoupled_weight_decay(self.base, group), MOMENTUM=bool(numbers.get("momentum", 0)),
+            launch.chunks, launch.chunk_tensor, launch.chunk_start, self.lengths, self.rows, self.aligned, self.static,
+            self.grads, len(self.memory.parts), self.decisions, self.corrections, self.weights,
+            0.0 if lr_is_tensor else float(lr), lr_tensor, launch.kappa, *kernel_scalars(family, numbers), self.memory.topC,
+            warps=launch.warps, LR_TENSOR=lr_is_tensor, AGGR=launch.aggr, FAMILY=family.name,
+            BUFFERS=len(family.buffers(group)), DECOUPLED=decoupled_weight_decay(self.base, group), MOMENTUM=bool(numbers.get("momentum", 0)),
             NESTEROV=flags.get("nesterov", False), MAXIMIZE=flags["maximize"],
             DAMPING=self.memory.topC if self.damps else 0, DTYPE=launch.dtype, CODE=launch.code, LARGEST=launch.largest,
             BLOCK=launch.block,
@@ -369,10 +368,6 @@ def split(value: float) -> tuple[float, float]:
     """A double as two floats, since a kernel's arguments are single: their sum has 48 bits."""
     high = float(torch.tensor(value, dtype=torch.float32))
     return high, value - high
-
-
-def _capturing() -> bool:
-    return not INTERPRETED and torch.cuda.is_current_stream_capturing()
 
 
 def choose(optimizer: Critical, memories: list[Memory]) -> Step | None:
