@@ -345,8 +345,8 @@ class FusedMemory:
             self.grads, len(self.memory.parts), self.decisions, self.corrections, self.weights,
             0.0 if lr_is_tensor else float(lr), lr_tensor, launch.kappa, *kernel_scalars(family, numbers), self.memory.topC,
             warps=launch.warps, LR_TENSOR=lr_is_tensor, AGGR=launch.aggr, FAMILY=family.name,
-            BUFFERS=len(family.buffers(group)), DECOUPLED=decoupled_weight_decay(self.base, group), MOMENTUM=bool(numbers.get("momentum", 0)),
-            NESTEROV=flags.get("nesterov", False), MAXIMIZE=flags["maximize"],
+            BUFFERS=len(family.buffers(group)), DECOUPLED=decoupled_weight_decay(self.base, group),
+            MOMENTUM=bool(numbers.get("momentum", 0)), NESTEROV=flags.get("nesterov", False), MAXIMIZE=flags["maximize"],
             DAMPING=self.memory.topC if self.damps else 0, DTYPE=launch.dtype, CODE=launch.code, LARGEST=launch.largest,
             BLOCK=launch.block,
         )  # fmt: skip
