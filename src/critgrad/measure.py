@@ -65,6 +65,8 @@ def squares(grads: Sequence[Tensor | None], parts: Sequence[Part], device: torch
     present = [(i, g, part.work) for i, (g, part) in enumerate(zip(grads, parts)) if g is not None]
     if all(on_host(g) for _, g, _ in present):
         total = _host_squares(present, len(parts)).to(device)
+        if not all(part.counts for part in parts):
+            total = total * torch.tensor([float(part.counts) for part in parts], dtype=torch.float64, device=device)
     else:
         zero = torch.zeros((), dtype=torch.float64, device=device)
         out = [zero] * len(parts)
@@ -72,10 +74,9 @@ def squares(grads: Sequence[Tensor | None], parts: Sequence[Part], device: torch
             chosen = [(i, g) for i, g, w in present if w == work]
             norms = torch._foreach_norm([g for _, g in chosen], 2, dtype=work)
             for (i, _), norm in zip(chosen, norms):
-                out[i] = norm.to(device).double().square()
+                square = norm.to(device).double().square()
+                out[i] = square if parts[i].counts else square * 0.0
         total = torch.stack(out)
-    if not all(part.counts for part in parts):
-        total = total * torch.tensor([float(part.counts) for part in parts], dtype=torch.float64, device=device)
     return total
 
 

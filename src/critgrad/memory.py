@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import MutableMapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ State = MutableMapping[str, Any]
 # A rolling slice of the running sum is summed anew in each step, so that rounding errors cannot pile up. Once round
 # takes this many steps per slot, which makes the extra reads 1/16 of a gradient whatever topC is.
 REFRESH_STEPS_PER_SLOT = 16
-_SMALLEST_REFRESH = 4 * SCALE_BLOCK
+SMALLEST_REFRESH = 4 * SCALE_BLOCK
 
 
 class Part:
@@ -166,7 +167,7 @@ class Part:
     def refresh_span(self) -> tuple[int, int]:
         """``(length of a slice, steps once round)``."""
         steps = REFRESH_STEPS_PER_SLOT * self.options["topC"]
-        length = max(-(-self.layout.length // steps), _SMALLEST_REFRESH)
+        length = max(-(-self.layout.length // steps), SMALLEST_REFRESH)
         return -(-length // SCALE_BLOCK) * SCALE_BLOCK, steps
 
     @property
@@ -217,6 +218,9 @@ class Memory:
             part.tensors.update({key: table[part.row] for key, table in self._tables().items()})
             if self.gram is not None and part.damps:
                 part.tensors[GRAM] = self.gram[part.row]
+        # The parts that keep a sum, and where each ends when they are laid end to end.
+        adding = [part for part in self.parts if part.sum is not None]
+        self.summed = (list(accumulate(part.layout.length for part in adding)), adding)
 
     def _tables(self) -> dict[str, Tensor]:
         tables = (self.priority, self.norm, self.born, self.clock, self.inserted)

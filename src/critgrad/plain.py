@@ -7,6 +7,7 @@ nothing is looked at: every choice is a ``where``, every slot an index that only
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import Tensor
 from .aggregate import PICKS, adding_weights, damping_weights, insert_in_gram, pick
 from .layout import like
 from .measure import Sums, measure, on_host
-from .memory import Memory, Part
+from .memory import REFRESH_STEPS_PER_SLOT, SMALLEST_REFRESH, Memory, Part
 from .policies import Tables, advance, decide
 from .slots import SCALE_BLOCK, saturate
 
@@ -270,6 +271,9 @@ class Visit:
             table.copy_(new)
         memory.clock.add_(decision.finite)
         memory.inserted.add_(decision.accept)
+        if self.host and not memory.by_tensor:
+            self._refresh_rolling()
+            return
         for part in memory.parts:
             if part.sum is not None:
                 self._refresh_on_host(part) if self.host else self._refresh(part)
@@ -326,6 +330,24 @@ class Visit:
             old = slots.row_at(k)
             part.sum.add_(torch.where(accept, slots.decode(values, scale) - old, 0.0))
         slots.write_at(k, accept, values, scale)
+
+    def _refresh_rolling(self) -> None:
+        """One slice of all sums, laid end to end: the same bytes as a slice of each, in one or two operations."""
+        ends, parts = self.memory.summed
+        if not parts:
+            return
+        steps = REFRESH_STEPS_PER_SLOT * self.memory.topC
+        length = max(-(-ends[-1] // steps), SMALLEST_REFRESH)
+        start = self._clock(0) % steps * length
+        for i in range(bisect_right(ends, start), len(parts)):
+            first = ends[i] - parts[i].layout.length
+            if first >= start + length:
+                break
+            total = parts[i].sum
+            assert total is not None
+            begin = max(start - first, 0) // SCALE_BLOCK * SCALE_BLOCK
+            stop = min(start + length - first, parts[i].layout.length)
+            torch.sum(parts[i].slots.columns(begin, stop), 0, out=total[begin:stop])
 
     def _refresh_on_host(self, part: Part) -> None:
         """NOTE [refresh]: the slice is a function of the clock alone, so a resumed run refreshes the same slices."""
