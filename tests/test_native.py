@@ -64,6 +64,34 @@ def test_native_equals_plain(name, base, memory):
             torch.testing.assert_close(value, other[key], rtol=2e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("scope", ["global", "tensor"])
+@pytest.mark.parametrize("max_age", [None, 3])
+@pytest.mark.parametrize("policy", ["KotH", "bottomC", "FIFO", "random", "MNDS", "RR", "NCPR", "sparse", "object"])
+def test_the_decision_in_c_is_the_decision_in_torch(policy, max_age, scope):
+    """Every policy it knows, and one that is an object of functions; slot by slot."""
+    if policy == "object":
+        policy = critgrad.Policy("mine", lambda tables: tables.t % 3 == 0, lambda tables: tables.norm.argmax(-1))
+    options = {
+        "policy": policy,
+        "max_age": max_age,
+        "scope": scope,
+        "topC": 4,
+        "decay": 0.9,
+        "every": 3,
+        "seed": 2**35 + 7,
+    }
+    ours, theirs = (parameters(((9, 5), (3,)), torch.float32) for _ in range(2))
+    stream = GradientStream(ours, zero=0.1, bad=0.1)
+    a, b = optimizer("SGD_C", ours, True, **options), optimizer("SGD_C", theirs, False, **options)
+    run(a, ours, stream, 50)
+    run(b, theirs, stream, 50)
+    assert is_native(a)
+    for mine, other in zip(memory_state(a), memory_state(b), strict=True):
+        for key in ("critical_born", "critical_clock", "critical_inserted"):
+            assert torch.equal(mine[key], other[key]), key
+        torch.testing.assert_close(mine["critical_priority"], other["critical_priority"], rtol=1e-5, atol=0)
+
+
 def test_more_than_one_group_and_a_learning_rate_that_changes():
     results = []
     for fused in (True, False):

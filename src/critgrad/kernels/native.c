@@ -1,7 +1,6 @@
-/* The native core for a CPU: squared norms, and the fused update of a memory and its base, over tables of tensors.
+/* The native core for a CPU: squared norms, the decision, and the fused update of a memory and its base.
 
-   Plain C with POSIX threads; compiled by native.py at first use. A step is two calls: norms(), then, when the decision is
-   taken, update(). Work is handed out in chunks by a shared counter, so a core that is busy elsewhere holds nobody up, and
+   Plain C with POSIX threads; compiled by native.py at first use. A step is three calls: norms(), decide(), update(). Work is handed out in chunks by a shared counter, so a core that is busy elsewhere holds nobody up, and
    what is computed does not depend on who computes it. Letters as in the paper: g, theta (here p), decay is the host's. */
 
 #include <math.h>
@@ -25,7 +24,7 @@ typedef struct {
 
 /* What the decision says of a row of the memory's tables. */
 typedef struct {
-    int64_t accept, slot, clock;
+    int64_t accept, slot, clock, finite, live; /* clock after the step, live entries before it */
 } Row;
 
 typedef struct {
@@ -41,10 +40,9 @@ typedef struct {
     const Group *groups;
     const float *const *grads; /* NULL: no gradient */
     const Chunk *chunks;
-    int64_t count, topC, refresh;
+    int64_t count, topC;
     const Row *rows;
-    const Weights *weights; /* [part.weights * number of rows + part.row] */
-    int64_t row_count;
+    const Weights *weights; /* [part.weights * (topC + 1) + live entries] */
     double *squares; /* of each chunk */
     int64_t next;
 } Work;
@@ -74,6 +72,102 @@ static void *norms_worker(void *argument) {
         w->squares[c] = g ? square(g + k.start, k.stop - k.start) : 0;
     }
     return 0;
+}
+
+/* -- the decision: the twin of policies.decide and policies.advance -------------------------------------------------- */
+
+enum { KOTH, BOTTOMC, FIFO, RANDOM, MNDS, RR, NCPR, SPARSE };
+enum { ADMISSION, EVICTION };
+
+static uint32_t mix32(uint32_t x) {
+    x = (x ^ (x >> 16)) * 0x7FEB352Du;
+    x = (x ^ (x >> 15)) * 0x846CA68Bu;
+    return x ^ (x >> 16);
+}
+
+static double uniform(int64_t seed, int64_t t, int64_t stream, int64_t purpose) {
+    uint32_t h = mix32((uint32_t)t ^ (uint32_t)seed);
+    h = mix32(h ^ (uint32_t)(t >> 32) ^ (uint32_t)(seed >> 32));
+    h = mix32(h + (uint32_t)(stream * 2 + purpose));
+    return h * 0x1p-32;
+}
+
+typedef struct {
+    float *priority, *norm;
+    int64_t *born;
+    int64_t topC, live, t, stream;
+    float g; /* the norm that asks for a place */
+} Table;
+
+/* By priority, of equal ones the oldest; or by age alone. Free slots are passed over. */
+static int64_t first_to_go(const Table *m, int by_age) {
+    int64_t best = -1;
+    for (int64_t k = 0; k < m->topC; k++) {
+        if (m->born[k] == 0) continue;
+        if (best < 0 || (!by_age && m->priority[k] < m->priority[best]) ||
+            ((by_age || m->priority[k] == m->priority[best]) && m->born[k] < m->born[best]))
+            best = k;
+    }
+    return best;
+}
+
+static int admits(const Table *m, int64_t policy, int64_t seed, int64_t every) {
+    int full = m->live == m->topC;
+    if (policy == RANDOM) return uniform(seed, m->t, m->stream, ADMISSION) < 0.5;
+    if (policy == SPARSE) return (m->t - 1) % every == 0;
+    if (!full || policy == FIFO) return 1;
+    if (policy == MNDS) {
+        float mean = 0;
+        for (int64_t k = 0; k < m->topC; k++) mean += m->norm[k];
+        mean /= (float)m->live;
+        return uniform(seed, m->t, m->stream, ADMISSION) * mean < fabsf(m->g - mean);
+    }
+    float lowest = m->priority[first_to_go(m, 0)];
+    return (policy == BOTTOMC ? fminf(1 / m->g, 3.4028234663852886e38f) : m->g) > lowest;
+}
+
+static int64_t victim(const Table *m, int64_t policy, int64_t seed) {
+    if (policy == FIFO || policy == SPARSE) return first_to_go(m, 1);
+    if (policy != RR && policy != NCPR) return first_to_go(m, 0);
+    double draw = uniform(seed, m->t, m->stream, EVICTION), total = 0, running = 0;
+    int64_t k = 0;
+    if (policy == RR) {
+        k = (int64_t)(draw * (double)m->topC);
+    } else {
+        for (int64_t i = 0; i < m->topC; i++) total += m->norm[i];
+        while (k < m->topC && (running += m->norm[k]) <= draw * total) k++;
+    }
+    return k < m->topC ? k : m->topC - 1;
+}
+
+void decide(float *priority, float *norm, int64_t *born, int64_t *clock, int64_t *inserted, const int64_t *stream,
+            const double *squares, Row *rows, int64_t row_count, int64_t topC, int64_t policy, double decay, int64_t seed,
+            int64_t every, int64_t max_age) {
+    for (int64_t r = 0; r < row_count; r++) {
+        Table m = {priority + r * topC, norm + r * topC, born + r * topC, topC, 0, clock[r] + 1, stream[r],
+                   sqrtf((float)squares[r])};
+        int64_t free_slot = -1;
+        for (int64_t k = topC - 1; k >= 0; k--) {
+            if (m.born[k] > 0) m.live++;
+            else free_slot = k;
+        }
+        Row row = {.slot = 0, .clock = clock[r], .finite = isfinite(m.g), .live = m.live};
+        if (row.finite) {
+            int64_t oldest = first_to_go(&m, 1);
+            int expired = max_age > 0 && oldest >= 0 && m.t - m.born[oldest] >= max_age;
+            if (m.g > 0) row.accept = expired || admits(&m, policy, seed, every);
+            if (row.accept) {
+                row.slot = expired ? oldest : free_slot >= 0 ? free_slot : victim(&m, policy, seed);
+                m.priority[row.slot] = policy == BOTTOMC ? fminf(1 / m.g, 3.4028234663852886e38f) : m.g;
+                m.norm[row.slot] = m.g;
+                m.born[row.slot] = m.t;
+                inserted[r]++;
+            }
+            for (int64_t k = 0; k < topC; k++) m.priority[k] *= (float)decay;
+            row.clock = clock[r] = m.t;
+        }
+        rows[r] = row;
+    }
 }
 
 /* -- the update ------------------------------------------------------------------------------------------------------ */
@@ -199,13 +293,14 @@ static void *update_worker(void *argument) {
         float *slot = part->slots + row->slot * part->length + at, *sum = part->sum + at;
         if (g) {
             const Group *group = w->groups + part->group;
-            Scalars scalars = scalars_of(part, group, w->weights[part->weights * w->row_count + part->row]);
+            int64_t live = row->finite ? row->live : 0; /* a gradient that is not finite is used as it is */
+            Scalars scalars = scalars_of(part, group, w->weights[part->weights * (w->topC + 1) + live]);
             float *m = part->m ? part->m + at : 0, *v = part->v ? part->v + at : 0;
             update_span(group, row->accept != 0, scalars, n, g + at, part->p + at, m, v, slot, sum);
         } else if (row->accept) {
             store_zero(n, slot, sum);
         }
-        if (w->refresh) refresh(part, k, row->clock, w->topC);
+        if (row->finite) refresh(part, k, row->clock, w->topC);
     }
     return 0;
 }
@@ -231,11 +326,10 @@ void norms(const Part *parts, const float *const *grads, const Chunk *chunks, in
 }
 
 void update(const Part *parts, int64_t part_count, const Group *groups, const float *const *grads, const Chunk *chunks,
-            int64_t count, const Row *rows, int64_t row_count, const Weights *weights, int64_t topC, int64_t refresh_too,
-            int64_t threads) {
+            int64_t count, const Row *rows, const Weights *weights, int64_t topC, int64_t threads) {
     for (int64_t i = 0; i < part_count; i++)
         if (grads[i] && parts[i].step) *parts[i].step += 1;
     Work w = {.parts = parts, .groups = groups, .grads = grads, .chunks = chunks, .count = count, .topC = topC,
-              .refresh = refresh_too, .rows = rows, .weights = weights, .row_count = row_count};
+              .rows = rows, .weights = weights};
     spread(update_worker, &w, threads);
 }

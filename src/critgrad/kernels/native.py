@@ -1,9 +1,9 @@
 """The fused path on a CPU: ``native.c``, compiled by the system's compiler at first use and kept in a cache folder.
 
 Two passes over memory for a whole step: squared norms, then direction, base update, insertion and running sum at once.
-The decision between them is the plain path's, by the same functions. Whatever is missing (a compiler, a writable
-folder, an option that the C file does not know), ``choose`` declines and the plain path does the step.
-``CRITGRAD_NATIVE=0`` turns it off.
+The decision between them is the twin of the plain path's; a policy object is asked by its own functions. Whatever is
+missing (a compiler, a writable folder, an option that the C file does not know), ``choose`` declines and the plain path
+does the step. ``CRITGRAD_NATIVE=0`` turns it off.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torch import Tensor
 from ..aggregate import LINEAR, adding_weights
 from ..layout import same_strides
 from ..memory import Memory, Part
-from ..policies import Tables, advance, decide
+from ..policies import POLICIES, Tables, advance, decide
 from . import Step
 from .families import Family, decoupled_weight_decay, family_of, prepare_state
 
@@ -49,6 +49,7 @@ _CODES = {
     ("rmsprop", True): 3,
     ("adam", False): 4,
 }
+_POLICIES = ("KotH", "bottomC", "FIFO", "random", "MNDS", "RR", "NCPR", "sparse")
 
 
 class _Part(ctypes.Structure):
@@ -115,8 +116,9 @@ def library() -> ctypes.CDLL | None:
         found = ctypes.CDLL(str(build()))
         pointer, number = ctypes.c_void_p, ctypes.c_int64
         found.norms.argtypes = [pointer, pointer, pointer, number, pointer, pointer, number]
-        found.update.argtypes = [pointer, number, *[pointer] * 3, number, pointer, number, pointer, *[number] * 3]
-        found.norms.restype = found.update.restype = None
+        found.decide.argtypes = [*[pointer] * 8, *[number] * 3, ctypes.c_double, *[number] * 3]
+        found.update.argtypes = [pointer, number, *[pointer] * 3, number, pointer, pointer, number, number]
+        found.norms.restype = found.decide.restype = found.update.restype = None
     except Exception:
         return None  # the plain path needs none of this
     return found
@@ -145,7 +147,15 @@ class NativeMemory:
             if family.counts_steps and (state["step"].dtype, state["step"].device.type) != (torch.float32, "cpu"):
                 state["step"] = state["step"].to("cpu", torch.float32)
         self.keys = sorted({(part.options["aggr"], part.options["kappa"]) for part in parts})
-        self.remembered: dict[tuple[int, bool] | None, Tensor] = {}
+        # (scale, share) for each aggregation in use and each number of live entries.
+        counts = torch.arange(memory.topC + 1)
+        usable = torch.ones_like(counts, dtype=torch.bool)
+        self.weights = torch.stack([torch.stack(adding_weights(*key, counts, usable), -1) for key in self.keys])
+        self.weights = self.weights.contiguous()
+        known = memory.policy is POLICIES.get(memory.policy.name)
+        self.policy = _POLICIES.index(memory.policy.name) if known else None
+        self.rows = array("q", bytes(8 * 5 * memory.rows))
+        self.square = torch.zeros(memory.rows, dtype=torch.float64)
         number = [next(i for i, mine in enumerate(self.groups) if mine is groups[param]) for param in self.params]
         self.names = [
             (*family.buffers(groups[param]), *(["step"] if family.counts_steps else [])) for param in self.params
@@ -200,28 +210,25 @@ class NativeMemory:
         flats = [None if g is None else _flat(part, g) for part, g in zip(memory.parts, grads)]
         pointers = array("Q", [0 if g is None else g.data_ptr() for g in flats])
         threads = min(torch.get_num_threads(), self.threads)
-        square = torch.zeros(memory.rows, dtype=torch.float64)
+        rows = self.rows.buffer_info()[0]
         tables = (ctypes.addressof(self.parts), pointers.buffer_info()[0], self.chunks.buffer_info()[0])
-        core.norms(*tables, self.chunk_count, self.squares.buffer_info()[0], square.data_ptr(), threads)
-
-        before = Tables(
-            priority=memory.priority,
-            norm=memory.norm,
-            born=memory.born,
-            t=memory.clock + 1,
-            g_norm=square.to(memory.dtype).sqrt(),
-            stream=memory.stream,
-            seed=memory.seed,
-            every=memory.every,
-        )
-        decision = decide(memory.policy, before, memory.max_age)
-        weights = self._weights(before.live.sum(-1), decision.finite)
-        after = advance(memory.policy, before, decision, memory.decay)
-        for table, new in zip((memory.priority, memory.norm, memory.born), after):
-            table.copy_(new)
-        memory.clock.add_(decision.finite)
-        memory.inserted.add_(decision.accept)
-        rows = torch.stack([decision.accept.long(), decision.slot, memory.clock], -1).contiguous()
+        self.square.zero_()
+        core.norms(*tables, self.chunk_count, self.squares.buffer_info()[0], self.square.data_ptr(), threads)
+        if self.policy is not None:
+            of_memory = (memory.priority, memory.norm, memory.born, memory.clock, memory.inserted, memory.stream)
+            core.decide(
+                *(table.data_ptr() for table in (*of_memory, self.square)),
+                rows,
+                memory.rows,
+                memory.topC,
+                self.policy,
+                memory.decay,
+                memory.seed,
+                memory.every,
+                memory.max_age or 0,
+            )
+        else:
+            self._decide_by_functions()
         self._read_groups()
         core.update(
             tables[0],
@@ -229,26 +236,36 @@ class NativeMemory:
             ctypes.addressof(self.group_table),
             *tables[1:],
             self.chunk_count,
-            rows.data_ptr(),
-            memory.rows,
-            weights.data_ptr(),
+            rows,
+            self.weights.data_ptr(),
             memory.topC,
-            int(decision.finite.any()),
             threads,
         )
         # What torch's own operations do by themselves: autograd must notice that a parameter has changed.
         torch.autograd.graph.increment_version([p for p, g in zip(self.params, flats) if g is not None])
 
-    def _weights(self, n: Tensor, finite: Tensor) -> Tensor:
-        """``(scale, share)`` for each aggregation in use and each row; of a single row they are remembered."""
-        known = (int(n), bool(finite)) if len(n) == 1 else None
-        if known not in self.remembered:
-            pairs = [torch.stack(adding_weights(*key, n, finite), -1) for key in self.keys]
-            weights = torch.stack(pairs).contiguous()
-            if known is None:
-                return weights
-            self.remembered[known] = weights
-        return self.remembered[known]
+    def _decide_by_functions(self) -> None:
+        """The decision of a policy that is an object of functions."""
+        memory = self.memory
+        before = Tables(
+            priority=memory.priority,
+            norm=memory.norm,
+            born=memory.born,
+            t=memory.clock + 1,
+            g_norm=self.square.to(memory.dtype).sqrt(),
+            stream=memory.stream,
+            seed=memory.seed,
+            every=memory.every,
+        )
+        decision = decide(memory.policy, before, memory.max_age)
+        live = before.live.sum(-1)
+        after = advance(memory.policy, before, decision, memory.decay)
+        for table, new in zip((memory.priority, memory.norm, memory.born), after):
+            table.copy_(new)
+        memory.clock.add_(decision.finite)
+        memory.inserted.add_(decision.accept)
+        columns = (decision.accept.long(), decision.slot, memory.clock, decision.finite.long(), live)
+        self.rows[:] = array("q", torch.stack(columns, -1).flatten().tolist())
 
     def _read_groups(self) -> None:
         """Learning rates and their like may change from step to step."""
