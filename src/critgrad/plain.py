@@ -21,7 +21,7 @@ from .memory import REFRESH_STEPS_PER_SLOT, SMALLEST_REFRESH, Memory, Part
 from .policies import Tables, advance, decide
 from .slots import SCALE_BLOCK, saturate
 
-BLOCK = 1 << 19  # values; smaller ones would stay in cache longer, but each call waits for all threads
+BLOCK = 1 << 17  # values: four arrays of them are about what a core can keep in cache
 _FEW = 1 << 14  # values of a tensor that is worked on in a list with others
 
 
