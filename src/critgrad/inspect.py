@@ -33,7 +33,7 @@ class MemoryReport:
     norms: list[float]
     ages: list[int]  # staleness in steps: 1 = stored by the step before the coming one
     slots: list[int]
-    last_slot: int | None  # that the last step wrote; None if it wrote none
+    last_slot: int | None  # that the last counted step wrote (see steps); None if it wrote none
     gradient_norm: float | None  # of the gradients standing in p.grad; None without any
     sum_norm: float | None  # of the sum of the stored gradients
     mean_norm: float | None  # of their norms, undecayed
