@@ -57,7 +57,7 @@ class Row:
     result: dict[str, Any] = field(default_factory=dict)
 
     def bytes_per_value(self, base: str) -> float:
-        """As DESIGN section 5 counts them: what must move, not what a path does move."""
+        """As docs/performance.md counts them: what must move, not what a path does move."""
         words = 4 * BASES[base][2]
         if self.topC is None or self.memory is None:
             return words
