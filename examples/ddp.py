@@ -42,4 +42,5 @@ for step in range(args.steps):
     if rank == 0 and (step + 1) % max(args.steps // 5, 1) == 0:
         print(f"step {step + 1}: loss {loss.item():.4f}; {critgrad.inspect(opt)}", flush=True)
 
+dist.barrier()  # nobody leaves while others still talk to it
 dist.destroy_process_group()

@@ -60,4 +60,5 @@ for step in range(first, args.steps):
 
 model_state, opt_state = get_state_dict(model, opt)
 dcp.save({"model": model_state, "opt": opt_state, "step": args.steps}, checkpoint_id=args.checkpoint)
+dist.barrier()  # nobody leaves while others still talk to it
 dist.destroy_process_group()

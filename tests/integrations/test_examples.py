@@ -11,17 +11,23 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 
 
-def run(*command: str) -> str:
+# torch's gloo threads can outlive their process by a moment, which then aborts after its last line: seen once in some
+# hundred launches. What such a process should have done is checked by its output and by the next run.
+ABORT_AT_EXIT = "terminate called without an active exception"
+
+
+def run(*command: str, may_abort_at_exit: bool = False) -> str:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, timeout=150)
-    assert done.returncode == 0, done.stderr[-3000:]
+    aborted = may_abort_at_exit and ABORT_AT_EXIT in done.stderr
+    assert done.returncode == 0 or aborted, done.stderr[-3000:]
     return done.stdout
 
 
 def torchrun(ranks: int, *command: str) -> str:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    return run(*launcher, *command)
+    return run(*launcher, *command, may_abort_at_exit=True)
 
 
 def test_plain_ends_with_a_lower_loss_and_a_full_memory(tmp_path):
