@@ -11,8 +11,8 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 
 
-# torch's gloo threads can outlive their process by a moment, which then aborts after its last line: seen once in some
-# hundred launches. What such a process should have done is checked by its output and by the next run.
+# torch's gloo threads can outlive their process by a moment, which then aborts after its last line (seen once).
+# What such a process should have done is checked by its output and by the next run.
 ABORT_AT_EXIT = "terminate called without an active exception"
 
 
