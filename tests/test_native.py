@@ -12,7 +12,7 @@ import critgrad
 from critgrad import kernels
 from critgrad.kernels import native
 
-pytestmark = pytest.mark.skipif(native.library() is None, reason="no C compiler")
+pytestmark = pytest.mark.skipif(native.compiled_core() is None, reason="no C compiler")
 
 SHAPES = ((70, 600), (5,), (), (2, 1, 3), (0, 4))
 CASES = [
@@ -227,7 +227,7 @@ def test_no_library_no_word(trouble, monkeypatch, tmp_path, capfd, recwarn):
     else:
         (tmp_path / "file").write_text("")
         monkeypatch.setenv("CRITGRAD_CACHE", str(tmp_path / "file"))
-    native.library.cache_clear()
+    native.compiled_core.cache_clear()
     try:
         params = parameters(SHAPES, torch.float32)
         opt = critgrad.Adam_C(params, fused=True)
@@ -235,7 +235,7 @@ def test_no_library_no_word(trouble, monkeypatch, tmp_path, capfd, recwarn):
         assert not is_native(opt)
     finally:
         monkeypatch.undo()
-        native.library.cache_clear()
+        native.compiled_core.cache_clear()
     assert capfd.readouterr() == ("", "")
     assert not recwarn.list
     assert not list(tmp_path.glob("critgrad/*.so"))

@@ -110,7 +110,7 @@ def build() -> Path:
 
 
 @functools.cache
-def library() -> ctypes.CDLL | None:
+def compiled_core() -> ctypes.CDLL | None:
     """The compiled core, or ``None`` where it cannot be had."""
     try:
         found = ctypes.CDLL(str(build()))
@@ -205,7 +205,7 @@ class NativeMemory:
     @torch.no_grad()
     def step(self, grads: Sequence[Tensor | None]) -> None:
         """The whole step of a memory and its base."""
-        memory, core = self.memory, library()
+        memory, core = self.memory, compiled_core()
         assert core is not None
         flats = [None if g is None else _flat(part, g) for part, g in zip(memory.parts, grads)]
         pointers = array("Q", [0 if g is None else g.data_ptr() for g in flats])
@@ -319,7 +319,7 @@ def choose(optimizer: Critical, memories: list[Memory]) -> Step | None:
     if family is None or any(memory.device.type != "cpu" for memory in memories):
         return None
     groups = {p: group for group in optimizer.param_groups for p in group["params"]}
-    if not all(supports(memory, groups, family) for memory in memories) or library() is None:
+    if not all(supports(memory, groups, family) for memory in memories) or compiled_core() is None:
         return None
     native = [NativeMemory(optimizer, memory, groups, family) for memory in memories]
 
