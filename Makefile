@@ -44,7 +44,7 @@ $(READY): pyproject.toml constraints.txt
 setup: $(READY)
 
 compare: $(READY)
-	$(BIN)/python -m critgrad.lab.compare $(ARGS)
+	$(BIN)/critgrad compare $(ARGS)
 
 test: $(READY)
 	@[ -n "$(ARGS)" ] || $(KERNELS)

@@ -1,0 +1,191 @@
+"""``python -m critgrad.lab``: the lab where there is nothing but torch and numpy (a bare GPU machine).
+
+The same runs, the same ledger and the same keys as the ``critgrad`` command; plain lines instead of pictures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from .coordinator import Event
+from .words import default_device, pairs
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m critgrad.lab", description=(__doc__ or "").split("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    def command(name: str, text: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=text, description=text)
+
+    one = command("train", "Train once and write the result to the ledger.")
+    one.add_argument("task")
+    one.add_argument("--optimizer", default="Adam_C")
+    one.add_argument("--opt", action="append", default=[], help="an optimizer's argument, NAME=VALUE")
+    one.add_argument("--seed", type=int, default=0)
+    one.add_argument("--resume", action="store_true", help="go on from the checkpoint of a run that was stopped")
+
+    many = command("sweep", "Run a track: what the ledger lacks, and nothing else.")
+    many.add_argument("task")
+    many.add_argument("--track", choices=("paper-best", "paper-grid", "fair"), default="fair")
+    many.add_argument("--trials", type=int, help="of each tuned arm, instead of the registration's")
+    many.add_argument("--families", help="with commas, instead of all")
+    many.add_argument("--shard", default="1/1", help="i/n: this machine's share of the trials")
+    many.add_argument("--seconds", type=float, help="start no new round after so many seconds")
+
+    look = command("analyze", "Run the trials of an analysis.")
+    look.add_argument("name")
+    look.add_argument("task")
+    look.add_argument("--optimizer")
+
+    for runs in (one, many, look):
+        runs.add_argument("--set", action="append", default=[], help="a task's setting, NAME=VALUE")
+        runs.add_argument("--device", default="auto")
+        runs.add_argument("--ledger", type=Path, default=Path("runs.db"))
+    for sweeps in (many, look):
+        sweeps.add_argument("--seeds", type=int, help="runs of each arm")
+        sweeps.add_argument("--engine", choices=("single", "bank"))
+        sweeps.add_argument("--executor", default="local", help="local, or inline: this process (best for banks)")
+        sweeps.add_argument("--workers", type=int)
+        sweeps.add_argument("--bank-size", type=int, default=256, help="models in one bank")
+
+    joined = command("merge", "Put the rows of several ledgers into one.")
+    joined.add_argument("target", type=Path)
+    joined.add_argument("sources", type=Path, nargs="+")
+
+    ready = command("prepare", "Write a data set as one compact npz.")
+    ready.add_argument("dataset")
+    ready.add_argument("--out", type=Path)
+    return parser
+
+
+class PlainLines:
+    """One line of progress now and then."""
+
+    def __init__(self, every: float = 10.0) -> None:
+        self.every, self.said = every, 0.0
+
+    def __call__(self, event: Event) -> None:
+        p = event.progress
+        if event.kind == "failed":
+            print(f"failed: {event.trial.to_dict() if event.trial else ''}: {event.text}", flush=True)
+        if event.kind in ("begin", "end", "stopping") or time.monotonic() - self.said >= self.every:
+            self.said = time.monotonic()
+            eta = "-" if p.eta is None else f"{p.eta:.0f} s"
+            print(
+                f"{p.done}/{p.total} done, {p.failed} failed, {p.running} running, {p.seconds:.0f} s, {eta} to go",
+                flush=True,
+            )
+
+
+def _train(args: argparse.Namespace) -> int:
+    from .commands import checkpoint_folder, one_trial, train_once
+    from .ledger import Ledger
+
+    trial = one_trial(args.task, args.optimizer, pairs(args.opt, "--opt"), args.seed, pairs(args.set, "--set"))
+    with Ledger.open(args.ledger, write=True, create=True) as book:
+        if book.done([trial.key]):
+            print(f"{trial.key} is in {args.ledger} already")
+            return 0
+        result = train_once(
+            trial,
+            book,
+            device=default_device(args.device),
+            checkpoint=checkpoint_folder(args.ledger) / f"{trial.key}.pt",
+            resume=args.resume,
+            on_epoch=lambda p: print(
+                f"{args.task} epoch {p.epoch}/{p.epochs} train {p.train_loss:.4f} valid {p.valid:.4g} test {p.test:.4g}",
+                flush=True,
+            ),
+        )
+    print(f"{args.task} {args.optimizer}: test {result.summary['test']:.4g}, {result.summary['train_seconds']:.1f} s")
+    return 0
+
+
+def _sweep(args: argparse.Namespace) -> int:
+    from . import commands
+    from .ledger import Ledger
+
+    track = commands.make_track(
+        args.task,
+        args.track,
+        trials=args.trials,
+        seeds=args.seeds,
+        engine=args.engine,
+        settings=pairs(args.set, "--set"),
+    )
+    with Ledger.open(args.ledger, write=True, create=True) as book:
+        outcome = commands.sweep(
+            track,
+            book,
+            shard=commands.parse_shard(args.shard),
+            families=args.families.split(",") if args.families else None,
+            seconds=args.seconds,
+            on_event=PlainLines(),
+            executor=args.executor,
+            workers=args.workers,
+            device=default_device(args.device),
+            checkpoints=commands.checkpoint_folder(args.ledger),
+            bank_size=args.bank_size,
+        )
+    print(outcome.text)
+    return 1 if outcome.failed else 0
+
+
+def _analyze(args: argparse.Namespace) -> int:
+    from .analyses import ANALYSES, Options
+    from .commands import checkpoint_folder
+    from .coordinator import run_jobs
+    from .ledger import Ledger
+
+    if args.name not in ANALYSES:
+        raise ValueError(f"Invalid analysis: {args.name!r}, expected one of {', '.join(ANALYSES)}")
+    options = Options(args.seeds or 5, pairs(args.set, "--set"), args.engine or "single", args.optimizer)
+    with Ledger.open(args.ledger, write=True, create=True) as book:
+        outcome = run_jobs(
+            ANALYSES[args.name].plan(book, args.task, options),
+            book,
+            executor=args.executor,
+            workers=args.workers,
+            device=default_device(args.device),
+            checkpoints=checkpoint_folder(args.ledger),
+            on_event=PlainLines(),
+            bank_size=args.bank_size,
+        )
+    print(outcome.text)
+    return 1 if outcome.failed else 0
+
+
+def _merge(args: argparse.Namespace) -> int:
+    from .transfer import merge
+
+    print(merge(args.target, args.sources))
+    return 0
+
+
+def _prepare(args: argparse.Namespace) -> int:
+    from .data import prepare
+
+    print(prepare(args.dataset, args.out))
+    return 0
+
+
+_COMMANDS = {"train": _train, "sweep": _sweep, "analyze": _analyze, "merge": _merge, "prepare": _prepare}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; what a user can put right is one line."""
+    args = _parser().parse_args(argv)
+    try:
+        return _COMMANDS[args.command](args)
+    except (ValueError, FileNotFoundError) as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

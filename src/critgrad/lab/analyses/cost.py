@@ -1,0 +1,105 @@
+"""What it costs: time per step and epoch against topC, and bytes per parameter of every optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..ledger import Planned, Row
+from ..optimizers import OPTIMIZERS, build
+from ..protocol.paper_values import RUN_TIMES
+from ..spec import Trial
+from .base import Analysis, Options, by_arm, planned, tuned
+
+TOPCS = (0, 5, 10, 20, 50, 100)
+
+
+def _runtime_trials(task: str, options: Options) -> list[Planned]:
+    if options.engine != "single":
+        raise ValueError("Invalid engine for runtime: 'bank', expected 'single' (bank rows carry no times)")
+    # One epoch is enough to time 200 steps; seeds are repeats.
+    return [
+        item
+        for topC in TOPCS
+        for item in planned(
+            "runtime",
+            task,
+            "Adam" if topC == 0 else "Adam_C",
+            tuned(task, "Adam" if topC == 0 else "Adam_C", **({"topC": topC} if topC else {})),
+            options,
+            arm=f"topC={topC}",
+            settings={"epochs": 1},
+        )
+    ]
+
+
+def _runtime(task: str, rows: Sequence[Row]) -> dict[str, Any]:
+    """Median step and epoch times for each topC, their ratio to the base, and the paper's row beside them."""
+    points: list[dict[str, Any]] = []
+    for arm, members in by_arm(rows).items():
+        steps = [row.summary["step_ms"] for row in members if row.summary.get("step_ms") is not None]
+        points.append(
+            {
+                "topC": int(arm.partition("=")[2]),
+                "runs": len(members),
+                "step_ms": float(np.median(steps)) if steps else None,
+                "epoch_seconds": float(np.median([row.summary["train_seconds"] for row in members])),
+                "peak_bytes": max((row.summary.get("peak_bytes") or 0) for row in members) or None,
+            }
+        )
+    points.sort(key=lambda point: point["topC"])
+    base = next((point for point in points if point["topC"] == 0), None)
+    for point in points:
+        point["epoch_ratio"] = point["epoch_seconds"] / base["epoch_seconds"] if base else None
+    device = rows[0].provenance.get("accelerator") or rows[0].provenance.get("cpu") if rows else None
+    return {"task": task, "device": device, "points": points, "paper_minutes": RUN_TIMES.get(task.split("@")[0])}
+
+
+def _bytes_per_parameter(task: str) -> dict[str, Any]:
+    """State of each optimizer after a few steps, in bytes per parameter (fp32 parameters of 4 bytes not counted)."""
+    size = 4096
+    rows = []
+    for recipe in OPTIMIZERS.values():
+        variants: list[tuple[str, dict[str, Any]]] = [(recipe.name, {})]
+        if recipe.has_memory:
+            variants = [(f"{recipe.name} topC={topC}", {"topC": topC}) for topC in (5, 20)]
+            variants += [
+                (f"{recipe.name} topC=5 {dtype}", {"topC": 5, "memory_dtype": dtype}) for dtype in ("bfloat16", "int8")
+            ]
+        for label, hyper in variants:
+            weight = torch.nn.Parameter(torch.zeros(size))
+            optimizer = build(Trial(task, recipe.name, {"lr": 1e-3, **hyper}), [weight])
+            for _ in range(2):
+                weight.grad = torch.randn(size)
+                optimizer.step()
+            held = sum(value.nbytes for value in optimizer.state[weight].values() if isinstance(value, torch.Tensor))
+            rows.append({"label": label, "optimizer": recipe.name, "bytes": held / size})
+    return {"task": task, "parameters": size, "rows": sorted(rows, key=lambda row: row["bytes"])}
+
+
+def _no_trials(task: str, options: Options) -> list[Planned]:
+    return []
+
+
+def _no_rows(task: str, rows: Sequence[Row]) -> dict[str, Any]:
+    return {}
+
+
+RUNTIME = Analysis(
+    "runtime",
+    "time per step and epoch for Adam with topC 0 to 100, beside the paper's table",
+    tuple(RUN_TIMES),
+    _runtime_trials,
+    _runtime,
+)
+SPECTRUM = Analysis(
+    "spectrum",
+    "bytes of state per parameter of every optimizer",
+    ("digits-mlp",),
+    _no_trials,
+    _no_rows,
+    measure=_bytes_per_parameter,
+)

@@ -1,0 +1,255 @@
+"""Results as tables for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..compare import Line
+from ..protocol.records import Decomposition, Outcome
+from ..protocol.tracks import Found
+from ..statistics import Comparison, Interval
+from ..words import listed
+from .console import console, show, table
+
+COLOURS = {"win": "green", "loss": "red", "tie": ""}
+
+
+def interval_text(found: Interval, sign: str = "", digits: int = 2) -> str:
+    """``1.23 ± 0.45``; a dash where a single value gives no interval."""
+    half = found.half_width
+    width = f"{half:.{digits}f}" if half < float("inf") else "-"
+    return f"{found.mean:{sign}.{digits}f} ± {width}"
+
+
+def difference_text(found: Comparison) -> str:
+    """A paired difference; positive is better."""
+    return interval_text(Interval(found.difference, found.low, found.high, found.n), "+")
+
+
+def verdict_text(found: Comparison) -> str:
+    """The verdict in its colour."""
+    word = "identical" if found.identical else found.verdict
+    colour = COLOURS.get(word, "yellow")
+    return f"[{colour}]{word}[/]" if colour else word
+
+
+def print_compare(lines: Sequence[Line], metric: str) -> None:
+    """The verdict table of ``critgrad compare``, one block per family."""
+    numbers = ("lr", f"test {metric}", "minus base", "P(better)", "epochs to target", "sooner", "step")
+    made = table(None, "optimizer", *numbers[:3], "verdict", *numbers[3:], right=numbers)
+    for line in lines:
+        if line.arm == "base" and made.row_count:
+            made.add_section()
+            made.add_row()
+        compared = line.comparison
+        diverged = f", {line.diverged} diverged" if line.diverged else ""
+        reached = line.reach
+        made.add_row(
+            line.label,
+            show(float(str(line.hyper["lr"])), 3),
+            interval_text(line.test) + diverged,
+            difference_text(compared) if compared else "",
+            verdict_text(compared) if compared else "",
+            f"{compared.poi:.2f}" if compared else "",
+            "" if reached is None else (show(reached.median, 3) if reached.median is not None else "not reached"),
+            line.speedup.text if line.speedup else "",
+            "" if line.step_ratio is None else f"{line.step_ratio:.2f}x",
+        )
+    console.print(made)
+
+
+def print_outcome(outcome: Outcome) -> None:
+    """The tables of a fair sweep: arms, then the primary comparisons."""
+    for warning in outcome.warnings:
+        console.print(f"[yellow]{warning}[/]", highlight=False)
+    made = table(
+        f"{outcome.task}: {outcome.runs} runs",
+        "arm",
+        "chosen",
+        f"test {outcome.registration.metric}",
+        "diverged",
+        "epochs to target",
+        right=("diverged", "epochs to target"),
+    )
+    for row in outcome.arms:
+        reached = row.reach.get("epochs")
+        median = None if reached is None else reached.median
+        made.add_row(
+            row.label,
+            listed(dict(row.hyper)) + "".join(f" ({name} at the {end} edge)" for name, end in row.edges.items()),
+            interval_text(row.test),
+            f"{row.diverged}/{len(row.seeds)}",
+            show(median, 3) if median is not None else "not reached",
+        )
+    console.print(made)
+    print_comparisons("Primary comparisons", outcome.primary)
+    for missing in outcome.missing:
+        console.print(f"missing: {missing.family} {missing.arm}: {missing.reason}", highlight=False)
+
+
+def print_comparisons(title: str, rows: Sequence[Comparison]) -> None:
+    """Comparisons with everything that their verdict rests on."""
+    if not rows:
+        return
+    numbers = ("seeds", "difference", "p", "p (Holm)")
+    made = table(f"\n{title}", "arm", "against", *numbers, "verdict", "", right=numbers)
+    for row in rows:
+        holm = "-" if row.p_holm is None else f"{row.p_holm:.3f}"
+        made.add_row(
+            row.arm, row.rival, str(row.n), difference_text(row), f"{row.p:.3f}", holm, verdict_text(row), row.note
+        )
+    console.print(made)
+
+
+def print_paper(found: Sequence[Found], label: str) -> None:
+    """A paper track beside the paper's own numbers."""
+    console.print(f"[yellow]{label}: for comparison with the paper's tables only[/]", highlight=False)
+    made = table(
+        None, "optimizer", "chosen", "of", "valid", "test", "std", "the paper's", right=("of", "valid", "test", "std")
+    )
+    for row in found:
+        paper = "-" if row.paper is None else f"{row.paper.value:g} ± {row.paper.spread:g}"
+        made.add_row(
+            row.optimizer,
+            listed(row.hyper),
+            str(row.settings_tried),
+            show(row.valid),
+            show(row.test.mean),
+            show(row.test_std, 2),
+            paper,
+        )
+    console.print(made)
+
+
+def print_decomposition(found: Sequence[Decomposition]) -> None:
+    """What a memory's difference to its base is made of."""
+    made = table(None, "arm", "effect", "from", "difference", right=("difference",))
+    for part in found:
+        for term in part.terms:
+            made.add_row(
+                f"{part.family}_{part.arm}",
+                term.effect,
+                f"{term.minuend} - {term.subtrahend}",
+                interval_text(term.difference, "+"),
+            )
+        made.add_row(f"{part.family}_{part.arm}", "[bold]total[/]", "", interval_text(part.total, "+"))
+    console.print(made)
+
+
+# -- analyses ----------------------------------------------------------------------------------------------------------
+
+
+def _staleness(data: dict[str, Any]) -> None:
+    made = table(
+        None, "topC", "decay", "mean age", "median", "largest", right=("topC", "mean age", "median", "largest")
+    )
+    for cell in data["cells"]:
+        made.add_row(
+            str(cell["topC"]), f"{cell['decay']:g}", f"{cell['mean']:.1f}", f"{cell['median']:.0f}", str(cell["max"])
+        )
+    console.print(made)
+
+
+def _norms(data: dict[str, Any]) -> None:
+    made = table(None, "topC", "stored / current norm (median)", "test", right=("topC", "test"))
+    for line in data["lines"]:
+        made.add_row(str(line["topC"]), show(line["ratio"], 3), show(line["test"]))
+    console.print(made)
+
+
+def _sensitivity(data: dict[str, Any]) -> None:
+    decays = sorted({cell["decay"] for cell in data["cells"]})
+    cells = {(cell["topC"], cell["decay"]): cell for cell in data["cells"]}
+    made = table(f"{data['optimizer']} on {data['task']}: {data['metric']}", "topC", *[f"decay {d:g}" for d in decays])
+    for topC in sorted({cell["topC"] for cell in data["cells"]}):
+        values = [cells.get((topC, decay)) for decay in decays]
+        made.add_row(str(topC), *["-" if cell is None else show(cell["test"]) for cell in values])
+    console.print(made)
+
+
+def _noise(data: dict[str, Any]) -> None:
+    flips = sorted({point["flip_y"] for line in data["lines"] for point in line["points"]})
+    made = table("accuracy with a share of labels flipped", "optimizer", *[f"{flip:g}" for flip in flips])
+    for line in data["lines"]:
+        points = {point["flip_y"]: point["test"] for point in line["points"]}
+        made.add_row(line["optimizer"], *[show(points.get(flip), 3) for flip in flips])
+    console.print(made)
+
+
+def _runtime(data: dict[str, Any]) -> None:
+    paper: Sequence[float | None] = data["paper_minutes"] or ()
+    made = table(f"{data['task']} on {data['device']}", "topC", "step ms", "epoch s", "to base", "paper, to base")
+    for index, point in enumerate(data["points"]):
+        there, base = (paper[index], paper[0]) if index < len(paper) else (None, None)
+        ratio = there / base if there and base else None
+        made.add_row(
+            str(point["topC"]),
+            show(point["step_ms"], 3),
+            show(point["epoch_seconds"], 3),
+            show(point["epoch_ratio"], 3),
+            show(ratio, 3),
+        )
+    console.print(made)
+
+
+def _convex(data: dict[str, Any]) -> None:
+    made = table(f"{data['task']}: training loss", "optimizer", "first epoch", "last epoch", "diverged")
+    for line in data["lines"]:
+        made.add_row(line["optimizer"], show(line["mean"][0]), show(line["mean"][-1]), str(line["diverged"]))
+    console.print(made)
+
+
+def _spectrum(data: dict[str, Any]) -> None:
+    made = table("state in bytes per parameter", "optimizer", "bytes", right=("bytes",))
+    for row in data["rows"]:
+        made.add_row(row["label"], f"{row['bytes']:.2f}")
+    console.print(made)
+
+
+def _damping(data: dict[str, Any]) -> None:
+    made = table(
+        f"{data['task']}: over training", "optimizer", "in the span, first epoch", "last", "|d|/|g|, first", "last"
+    )
+    for line in data["lines"]:
+        share, ratio = line["span_share"], line["damped_ratio"]
+        made.add_row(line["optimizer"], f"{share[0]:.0%}", f"{share[-1]:.0%}", f"{ratio[0]:.2f}", f"{ratio[-1]:.2f}")
+    console.print(made)
+
+
+def _ablation(data: dict[str, Any]) -> None:
+    for study, rows in data["studies"].items():
+        made = table(
+            f"{study} ({data['metric']} on {data['task']})", "optimizer", "variant", "test", "minus the default"
+        )
+        for row in rows:
+            found = row["difference"]
+            text = (
+                ""
+                if found is None
+                else interval_text(Interval(found["mean"], found["low"], found["high"], row["runs"]), "+")
+            )
+            half = Interval(row["test"], row["low"], row["high"], row["runs"])
+            made.add_row(
+                row["optimizer"], row["variant"], interval_text(half), text or f"(default: {row['reference']})"
+            )
+        console.print(made)
+        console.print()
+
+
+_PRINTERS: dict[str, Callable[[dict[str, Any]], None]] = {
+    "staleness": _staleness,
+    "gt-vs-gc": _norms,
+    "sensitivity": _sensitivity,
+    "noise": _noise,
+    "runtime": _runtime,
+    "convex": _convex,
+    "spectrum": _spectrum,
+    "damping": _damping,
+    "ablation": _ablation,
+}
+
+
+def print_analysis(name: str, data: dict[str, Any]) -> None:
+    """The numbers behind an analysis's figure."""
+    _PRINTERS[name](data)

@@ -1,0 +1,339 @@
+"""The one process that writes: it hands jobs to an executor and each result to the ledger as it arrives."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .executors import JobExecutor, open_executor
+from .ledger import Ledger, LedgerError, Planned, Role
+from .results import Result
+from .spec import Trial
+from .status import Progress, Status, note_progress, status
+from .worker import WORK, Failure, Job, checkpoint_file, perform, result_file, take_kept
+
+__all__ = ["Event", "Outcome", "Progress", "Status", "in_shard", "merge_roles", "run_jobs", "status"]
+
+_NOTE_SECONDS = 1.0  # how often `critgrad status` gets news
+BANK_SIZE = 256
+
+
+@dataclass(frozen=True)
+class Event:
+    """News for a progress display. ``kind``: begin, started, done, failed, stopping or end."""
+
+    kind: str
+    progress: Progress
+    trial: Trial | None = None
+    result: Result | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How ``run_jobs`` ended. ``skipped`` trials were done before; ``remaining`` ones still wait."""
+
+    done: int
+    failed: int
+    skipped: int
+    remaining: int
+    seconds: float
+    interrupted: bool = False
+
+    @property
+    def text(self) -> str:
+        """In words, with what to do next."""
+        counts = f"{self.done} done now, {self.skipped} done before, {self.failed} failed, {self.remaining} to do"
+        if self.interrupted:
+            return f"Stopped: {counts}. All that is done is kept; the same command goes on from here."
+        return f"Finished: {counts}."
+
+
+OnEvent = Callable[[Event], None]
+
+
+def in_shard(key: str, index: int, count: int) -> bool:
+    """Whether a trial belongs to shard ``index`` of ``count`` (from 1), for places that share nothing.
+
+    >>> [in_shard("ff00" * 8, index, 3) for index in (1, 2, 3)]
+    [True, False, False]
+    """
+    if count < 1 or not 1 <= index <= count:
+        raise ValueError(f"Invalid shard: {index}/{count}, expected i/n with 1 <= i <= n")
+    return int(key[:15], 16) % count == index - 1
+
+
+def run_jobs(
+    planned: Sequence[Planned],
+    ledger: Ledger,
+    *,
+    executor: str = "local",
+    workers: int | None = None,
+    device: str = "cpu",
+    checkpoints: Path | None = None,
+    on_event: OnEvent | None = None,
+    options: Mapping[str, Any] | None = None,
+    retry_failed: bool = False,
+    bank_size: int = BANK_SIZE,
+    deterministic: bool = False,
+    work: str = WORK,
+) -> Outcome:
+    """Run what is planned and not done yet, and write each result to the ledger as it arrives.
+
+    A result counts once it is in the ledger, and is then never run again. Ctrl-C stops new trials and waits for the running
+    ones; a second one stops at once. A trial that raises is noted as failed, the others go on; ``retry_failed`` runs those
+    that failed before. ``checkpoints`` is the folder where long trials keep their state (``None``: nowhere).
+    ``options`` are the executor's; ``work`` names the function that runs trials.
+    """
+    return _Run(planned, ledger, device, checkpoints, on_event, retry_failed, bank_size, deterministic, work).run(
+        executor, workers, options
+    )
+
+
+class _Run:
+    """One call of ``run_jobs``."""
+
+    def __init__(
+        self,
+        planned: Sequence[Planned],
+        ledger: Ledger,
+        device: str,
+        checkpoints: Path | None,
+        on_event: OnEvent | None,
+        retry_failed: bool,
+        bank_size: int,
+        deterministic: bool,
+        work: str,
+    ) -> None:
+        if not ledger.writable:
+            raise LedgerError(f"The ledger {ledger.path} was opened for reading: open it with write=True")
+        self.ledger, self.on_event = ledger, on_event
+        self.device, self.checkpoints, self.bank_size = device, checkpoints, bank_size
+        self.deterministic, self.work = deterministic, work
+        planned = merge_roles(planned)
+        self.roles = {trial.key: roles for trial, roles in planned}
+        trials = {trial.key: trial for trial, _ in planned}
+        skipped = self._skip(trials, ledger.done(trials))
+        if not retry_failed:
+            self._skip(trials, ledger.failed(trials))
+        self.trials = trials
+        self.progress = Progress(total=len(trials), skipped=len(skipped))
+        self.arrived: queue.SimpleQueue[Future[Any] | None] = queue.SimpleQueue()
+        self.flying: dict[Future[Any], Job] = {}
+        self.announced: set[Future[Any]] = set()
+        self.interrupts = 0
+        self.noted = 0.0
+        self.pieces: dict[str, list[Path]] = {}  # of checkpoints that were never finished, by key
+
+    def _skip(self, trials: dict[str, Trial], known: set[str]) -> set[str]:
+        """Leave out trials that the ledger knows; they may serve a new purpose."""
+        with self.ledger.transaction():
+            for key in known:
+                del trials[key]
+                if self.roles[key]:
+                    self.ledger.add_roles(key, self.roles[key])
+        return known
+
+    def run(self, name: str, workers: int | None, options: Mapping[str, Any] | None) -> Outcome:
+        begin = time.monotonic()
+        left_behind = self.ledger.state("sweep")
+        self._take_kept_results()
+        if self.trials:
+            executor = open_executor(name, workers=workers, device=self.device, options=options)
+            try:
+                if left_behind:
+                    executor.reclaim([entry["worker"] for entry in left_behind["running"]])
+                with self._signals():
+                    self._tell("begin")
+                    self._feed(executor)
+                executor.shutdown(wait=True)
+            except KeyboardInterrupt:
+                self.interrupts += 1
+                executor.shutdown(wait=False, cancel_futures=True)
+            except BaseException:
+                executor.shutdown(wait=False, cancel_futures=True)
+                raise
+            finally:
+                # On a full disk even this fails, and the reason for that must not hide the first one.
+                with contextlib.suppress(LedgerError):
+                    self.ledger.put_state("sweep", None)
+        progress = self.progress
+        outcome = Outcome(
+            done=progress.done,
+            failed=progress.failed,
+            skipped=progress.skipped,
+            remaining=progress.total - progress.done - progress.failed,
+            seconds=time.monotonic() - begin,
+            interrupted=self.interrupts > 0,
+        )
+        self._tell("end", text=outcome.text)
+        return outcome
+
+    # -- feeding -------------------------------------------------------------------------------------------------------
+
+    def _feed(self, executor: JobExecutor) -> None:
+        waiting = deque(self._jobs(executor))
+        while (waiting and not self.interrupts) or self.flying:
+            while waiting and not self.interrupts and len(self.flying) < executor.slots:
+                self._submit(executor, waiting.popleft())
+            self._announce()
+            with contextlib.suppress(queue.Empty):
+                future = self.arrived.get(timeout=_NOTE_SECONDS)
+                if future is not None:
+                    self._land(future)
+            self._note()
+
+    def _jobs(self, executor: JobExecutor) -> Iterator[Job]:
+        """Jobs in the order of the plan: banks as large as allowed, single trials one by one or as the executor likes."""
+        banks = [trial for trial in self.trials.values() if trial.engine == "bank"]
+        groups: list[Sequence[Trial]] = []
+        if banks:
+            from .bank import bank_groups
+
+            groups += bank_groups(banks, self.bank_size)
+        single = [trial for trial in self.trials.values() if trial.engine != "bank"]
+        groups += [single[begin : begin + executor.batch] for begin in range(0, len(single), executor.batch)]
+        keep = self.checkpoints is not None and (executor.detached or executor.batch > 1)
+        checkpoints = None if self.checkpoints is None else self.checkpoints.resolve()
+        for group in groups:
+            yield Job(tuple(group), self.device, checkpoints, self.work, keep, self.deterministic)
+
+    def _submit(self, executor: JobExecutor, job: Job) -> None:
+        future = executor.submit(perform, job)
+        self.flying[future] = job
+        future.add_done_callback(self.arrived.put)
+
+    # -- results -------------------------------------------------------------------------------------------------------
+
+    def _land(self, future: Future[Any]) -> None:
+        job = self.flying.pop(future)
+        self.announced.discard(future)
+        if future.cancelled():
+            return
+        error = future.exception()
+        if isinstance(error, BrokenExecutor):
+            raise error
+        lost: list[Result | Failure] = [Failure(f"{type(error).__name__}: {error}")] * len(job.trials)
+        outcomes: list[Result | Failure] = future.result() if error is None else lost
+        for trial, outcome in zip(job.trials, outcomes):
+            self._write(trial, outcome)
+
+    def _write(self, trial: Trial, outcome: Result | Failure) -> None:
+        roles = self.roles[trial.key]
+        if isinstance(outcome, Failure):
+            self.ledger.fail(trial, outcome.trace, roles)
+            self.progress.failed += 1
+            self._tell("failed", trial, text=outcome.error)
+            return
+        self.ledger.add(trial, outcome, roles)
+        self._forget(trial.key)
+        self.progress.done += 1
+        self._tell("done", trial, outcome)
+
+    def _forget(self, key: str) -> None:
+        """Remove what a trial has left on disk; only after the ledger has its result."""
+        if self.checkpoints is None:
+            return
+        for path in (checkpoint_file(self.checkpoints, key), result_file(self.checkpoints, key)):
+            path.unlink(missing_ok=True)
+        # A worker that was killed while it wrote a checkpoint has left a piece of it.
+        for path in self.pieces.pop(key, ()):
+            path.unlink(missing_ok=True)
+
+    def _take_kept_results(self) -> None:
+        """Results that workers have finished after their coordinator was gone."""
+        if self.checkpoints is None or not self.checkpoints.is_dir():
+            return
+        names = [path.name for path in self.checkpoints.iterdir()]
+        for name in names:
+            if name.startswith("."):
+                self.pieces.setdefault(name[1:].partition(".")[0], []).append(self.checkpoints / name)
+        for name in names:
+            key, _, kind = name.partition(".")
+            if kind == "result" and key in self.trials:
+                result = take_kept(self.checkpoints, key)
+                if result is not None:
+                    self._write(self.trials.pop(key), result)
+        # The coordinator was killed between the ledger and the checkpoint.
+        keys = {
+            name.lstrip(".").partition(".")[0] for name in names if name.endswith((".pt", ".result")) or name[0] == "."
+        }
+        for key in self.ledger.done(key for key in keys if _is_key(key)):
+            self._forget(key)
+
+    # -- news ----------------------------------------------------------------------------------------------------------
+
+    def _announce(self) -> None:
+        for future, job in self.flying.items():
+            if future not in self.announced and future.running():
+                self.announced.add(future)
+                for trial in job.trials:
+                    self._tell("started", trial)
+
+    def _tell(self, kind: str, trial: Trial | None = None, result: Result | None = None, text: str = "") -> None:
+        self.progress.running = sum(len(self.flying[future].trials) for future in self.announced)
+        if self.on_event is not None:
+            self.on_event(Event(kind, self.progress.now(), trial, result, text))
+
+    def _note(self) -> None:
+        """Tell other processes what is running, now and then."""
+        if time.monotonic() - self.noted < _NOTE_SECONDS:
+            return
+        self.noted = time.monotonic()
+        running = [
+            (trial, self.roles[trial.key], getattr(future, "worker", ""), getattr(future, "since", 0.0))
+            for future, job in self.flying.items()
+            if future.running()
+            for trial in job.trials
+        ]
+        note_progress(self.ledger, self.progress, running)
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Ctrl-C once: no new trials. Twice, or a request to terminate: stop now."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def interrupt(*_: object) -> None:
+            self.interrupts += 1
+            if self.interrupts > 1:
+                raise KeyboardInterrupt
+            running = sum(len(job.trials) for job in self.flying.values())
+            self._tell("stopping", text=f"waiting for {running} trials that are running; Ctrl-C again stops at once")
+            self.arrived.put(None)
+
+        def terminate(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        before = {signal.SIGINT: signal.signal(signal.SIGINT, interrupt)}
+        before[signal.SIGTERM] = signal.signal(signal.SIGTERM, terminate)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _is_key(text: str) -> bool:
+    return len(text) == 32 and not set(text) - set("0123456789abcdef")
+
+
+def merge_roles(planned: Iterable[Planned]) -> list[Planned]:
+    """One entry per trial, with all the roles that the plan gives it."""
+    roles: dict[str, tuple[Role, ...]] = {}
+    trials: dict[str, Trial] = {}
+    for trial, own in planned:
+        trials[trial.key] = trial
+        roles[trial.key] = tuple(dict.fromkeys((*roles.get(trial.key, ()), *own)))
+    return [Planned(trial, roles[key]) for key, trial in trials.items()]

@@ -1,0 +1,33 @@
+"""A word-level language model: embedding, LSTM, softmax."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+State = tuple[Tensor, Tensor]
+
+
+class LanguageModel(nn.Module):
+    """Predicts each next word; the recurrent state goes from one piece of text to the following one.
+
+    Time comes first: ``tokens`` is ``(T, B)``. Embedding and output layer are not tied, and start uniform in
+    +-``scale``, the output's bias at 0: the first loss is that of an even guess.
+    """
+
+    def __init__(
+        self, vocabulary: int, embedding: int = 64, hidden: int = 128, layers: int = 1, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, embedding)
+        self.lstm = nn.LSTM(embedding, hidden, layers, dropout=dropout if layers > 1 else 0.0)
+        self.output = nn.Linear(hidden, vocabulary)
+        self.drop = nn.Dropout(dropout)
+        scale = 0.1
+        nn.init.uniform_(self.embedding.weight, -scale, scale)
+        nn.init.uniform_(self.output.weight, -scale, scale)
+        nn.init.zeros_(self.output.bias)
+
+    def forward(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """Logits ``(T, B, vocabulary)`` and the state after the last word."""
+        hidden, state = self.lstm(self.drop(self.embedding(tokens)), state)
+        return self.output(self.drop(hidden)), state

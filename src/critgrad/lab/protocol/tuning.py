@@ -1,0 +1,197 @@
+"""Tuning one family: the same number of trials for every arm, one choice each, widened together at an edge.
+
+All of it is a function of the rows that are done: asked again after a crash, it goes on where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..spec import Trial
+from ..statistics import choose
+from .arms import ARMS, Search
+from .registration import Registration
+from .spaces import Axis, Point, draw, edges, extra_points, widened
+from .view import Row, View, number
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The point that tuning chose for one arm."""
+
+    arm: str
+    family: str
+    search: Search
+    point: Point
+    index: int  # of the drawn points
+    valid: float  # mean over the tuning seeds
+    trials: int  # points tried
+    runs: int  # and runs they took
+    edges: Mapping[str, str]  # axes on which the point lies at an end
+    tied: int  # points that share the best mean
+
+    @property
+    def optimizer(self) -> str:
+        """Of the registry."""
+        return self.search.optimizer
+
+    def hyper(self, seed: int) -> dict[str, Any]:
+        """The optimizer's arguments for one seed."""
+        return self.search.hyper(self.point, seed)
+
+
+@dataclass
+class Tuning:
+    """Where a family's tuning stands: trials still to be run, or the choices."""
+
+    pending: list[tuple[str, Trial]] = field(default_factory=list)  # (arm, trial)
+    selected: dict[str, Selected] = field(default_factory=dict)
+    points: dict[str, list[Point]] = field(default_factory=dict)
+    widened: tuple[str, ...] = ()  # sides to which the learning rate's range grew, in order
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Points of the sequence that are drawn with one range of the learning rate."""
+
+    lr: Axis
+    first: int
+    count: int
+
+
+def tune(registration: Registration, family: str, view: View) -> Tuning:
+    """The state of a family's tuning.
+
+    When an arm's best learning rate lies at an end, the range grows there and *every* arm of the family gets the new
+    points, as dense as the first ones; at most ``registration.widenings`` times.
+    """
+    axis = registration.lr[family]
+    blocks = [_Block(axis, 0, registration.trials)]
+    more = extra_points(axis, registration.trials) if axis.widen else 0
+    grown: list[str] = []
+    for rounds_left in range(registration.widenings, -1, -1):
+        tuning = _tune(registration, family, view, blocks, axis)
+        tuning.widened = tuple(grown)
+        sides = sorted({s.edges["lr"] for s in tuning.selected.values() if "lr" in s.edges})
+        if tuning.pending or not more or not sides or not rounds_left:
+            break
+        first = blocks[-1].first + blocks[-1].count
+        blocks += [_Block(axis.beyond(side, axis.widen), first + i * more, more) for i, side in enumerate(sides)]
+        axis = widened(axis, sides)
+        grown += sides
+    return tuning
+
+
+def _tune(registration: Registration, family: str, view: View, blocks: Sequence[_Block], lr: Axis) -> Tuning:
+    """The state with the points of ``blocks``; ``lr`` is the whole range that they cover."""
+    tuning = Tuning()
+    for name, search in searches(registration, family).items():
+        space = search.space(registration, family)
+        points = [
+            point
+            for block in blocks
+            for point in draw({**space, "lr": block.lr}, registration.space_seed, block.first, block.count)
+        ]
+        tuning.points[name] = points
+        chosen = _choose(registration, search, points, view)
+        if isinstance(chosen, list):
+            tuning.pending += [(name, trial) for trial in chosen]
+            continue
+        point = points[chosen.index]
+        tuning.selected[name] = Selected(
+            name,
+            family,
+            search,
+            point,
+            chosen.index,
+            chosen.mean,
+            trials=len(points),
+            runs=chosen.runs,
+            edges=edges(point, {**space, "lr": lr}, points),
+            tied=chosen.tied,
+        )
+    return tuning
+
+
+def searches(registration: Registration, family: str) -> dict[str, Search]:
+    """The tuned arms of a family, in the registration's order."""
+    return {name: ARMS[name].search[family] for name in registration.arms if family in ARMS[name].search}
+
+
+def tuning_trial(registration: Registration, search: Search, point: Point, seed: int) -> Trial:
+    """One run of the search."""
+    return Trial(
+        registration.task,
+        search.optimizer,
+        search.hyper(point, seed),
+        seed,
+        registration.trial_settings,
+        registration.engine,
+        registration=registration.hash,
+    )
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    index: int
+    mean: float
+    runs: int
+    tied: int
+
+
+def _choose(registration: Registration, search: Search, points: Sequence[Point], view: View) -> _Chosen | list[Trial]:
+    """The best point by its mean over the tuning seeds, or the trials that are still missing to say so."""
+    seeds, race = registration.tuning_seeds, registration.race
+    first = seeds if race is None else seeds[: race.first]
+    trials = {i: [tuning_trial(registration, search, point, seed) for seed in seeds] for i, point in enumerate(points)}
+    opening = [trial for of_point in trials.values() for trial in of_point[: len(first)]]
+    if missing := view.missing(opening):
+        return missing
+    finalists = list(trials)
+    if race is not None:
+        finalists = _best_points({i: view.of(trials[i][: race.first]) for i in trials}, view, race.keep)
+        if missing := view.missing(trial for i in finalists for trial in trials[i]):
+            return missing
+    rows = {i: view.of(trials[i]) for i in finalists}
+    best = choose(
+        {i: view.values(of_point, "valid") for i, of_point in rows.items()},
+        higher_is_better=view.higher_is_better,
+        tie_break=_Losses(rows),
+    )
+    runs = sum(view.get(trial) is not None for of_point in trials.values() for trial in of_point)
+    return _Chosen(best.key, best.mean, runs, len(best.tied))
+
+
+def _best_points(rows: Mapping[int, Sequence[Row]], view: View, keep: int) -> list[int]:
+    """The points that stay in the race, in the order in which they were drawn."""
+    means = {i: float(np.mean(view.values(of_point, "valid"))) for i, of_point in rows.items()}
+    sign = -1 if view.higher_is_better else 1
+    return sorted(sorted(means, key=lambda i: (sign * means[i], i))[:keep])
+
+
+class _Losses(Mapping[int, Sequence[float]]):
+    """Validation losses at each run's best epoch: curves are unpacked only for points that are tied."""
+
+    def __init__(self, rows: Mapping[int, Sequence[Row]]) -> None:
+        self.rows = rows
+
+    def __getitem__(self, index: int) -> list[float]:
+        return [_loss(row) for row in self.rows[index]]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def _loss(row: Row) -> float:
+    epoch = row.summary.get("best_epoch")
+    curve = row.curves.get("valid_loss")
+    loss = number(curve[epoch - 1]) if epoch and curve is not None else float("inf")
+    # Worse than any loss, and still a number that can be averaged.
+    return loss if np.isfinite(loss) else 1e30

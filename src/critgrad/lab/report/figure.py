@@ -1,0 +1,144 @@
+"""A figure as data: what is drawn, in a form that knows neither plotly nor matplotlib. Both back ends read it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from .palette import PLAIN, Ink, Style
+
+Number: TypeAlias = float | None
+LARGEST_LINE = 160  # points of a line that are embedded
+DECADES = 30.0  # largest over smallest value from which on an axis is logarithmic
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis; ``title`` carries the unit. ``labels`` makes it one of categories, first at the top or left."""
+
+    title: str
+    log: bool = False
+    labels: tuple[str, ...] | None = None
+    range: tuple[float, float] | None = None
+    ticks: tuple[float, ...] | None = None
+    whole: bool = False  # epochs, trials: no ticks between
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line, with a band between ``low`` and ``high`` where they are given."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[Number]
+    style: Style
+    low: Sequence[Number] | None = None
+    high: Sequence[Number] | None = None
+    steps: bool = False  # a histogram's outline: y[i] holds from x[i] to x[i + 1]
+    markers: bool = False
+    shown: bool = True  # else it waits in the legend
+    group: str | None = None  # lines of one group go on and off together
+
+    @property
+    def key(self) -> str:
+        """What the legend toggles."""
+        return self.group or self.name
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Horizontal bars, one per category of the y axis, from ``start`` to ``value``, with intervals and marks.
+
+    ``marks``: ``">"`` (at least), ``"<"`` (at most), ``"?"`` (unknown), ``""``. ``notes`` stand beside the bars.
+    """
+
+    name: str
+    labels: Sequence[str]
+    values: Sequence[Number]
+    inks: Sequence[Ink]
+    start: Sequence[float]
+    low: Sequence[Number] | None = None
+    high: Sequence[Number] | None = None
+    marks: Sequence[str] | None = None
+    notes: Sequence[str] | None = None
+
+
+@dataclass(frozen=True)
+class Points:
+    """A forest plot: one point per category of the y axis, with its interval."""
+
+    name: str
+    labels: Sequence[str]
+    values: Sequence[Number]
+    low: Sequence[Number]
+    high: Sequence[Number]
+    styles: Sequence[Style]
+    notes: Sequence[str] | None = None
+
+
+@dataclass(frozen=True)
+class Heat:
+    """A heat map; both axes have labels. ``values[row][column]``, row 0 at the bottom."""
+
+    values: Sequence[Sequence[Number]]
+    texts: Sequence[Sequence[str]]
+    title: str  # of the colours
+    bright_is_high: bool = True
+    ring: tuple[int, int] | None = None  # (row, column) of the chosen cell
+
+
+Series: TypeAlias = Line | Bars | Points | Heat
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure. ``id`` names its element on the page and its file."""
+
+    id: str
+    title: str
+    x: Axis
+    y: Axis
+    series: tuple[Series, ...]
+    caption: str = ""
+    reference: float | None = None  # a line across the x axis: no difference
+    rows: int = 0  # of categories, for the height
+    ink: Ink = field(default=PLAIN)
+
+    @property
+    def height(self) -> int:
+        """In pixels, without the legend."""
+        return 110 + 30 * self.rows if self.rows else 360
+
+
+def clean(values: Iterable[Number]) -> list[Number]:
+    """Six digits are enough for an eye; what is not finite is not drawn."""
+    return [None if v is None or not math.isfinite(v) else float(f"{v:.6g}") for v in values]
+
+
+def spans_decades(values: Iterable[Number]) -> bool:
+    """Whether a logarithmic axis shows more."""
+    known = [v for v in values if v is not None and math.isfinite(v)]
+    return bool(known) and min(known) > 0 and max(known) / min(known) >= DECADES
+
+
+def thinned(count: int, largest: int = LARGEST_LINE) -> list[int]:
+    """Which points of a long line to keep: evenly spread, first and last among them.
+
+    >>> thinned(5, 3), len(thinned(100_000))
+    ([0, 2, 4], 160)
+    """
+    if count <= largest:
+        return list(range(count))
+    return [round(i * (count - 1) / (largest - 1)) for i in range(largest)]
+
+
+def slug(*words: object) -> str:
+    """A name fit for an id and a file.
+
+    >>> slug("curves", "ptb-lstm@b420", "Adam")
+    'curves-ptb-lstm-b420-Adam'
+    """
+    text = "-".join(str(word) for word in words)
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in text).strip("-")

@@ -1,0 +1,386 @@
+"""Figures of arms side by side: learning curves, acceleration, test improvements, best after k trials, decomposition."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..ledger import Row
+from ..protocol.records import Decomposition
+from ..statistics import Comparison, Interval
+from ..statistics.intervals import interval_rows
+from .figure import Axis, Bars, Figure, Line, Number, Points, Series, clean, slug, spans_decades, thinned
+from .palette import EFFECTS, GREY, Style, style_of
+from .panels import Panel, PanelArm
+from .table import interval_text
+
+LARGEST_CURVES = 12  # arms in one figure of curves; more are drawn family by family
+LARGEST_BARS = 24
+FEWEST_FOR_INTERVAL = 3
+CURVES = (("valid", "validation"), ("train_loss", "training loss"))
+
+
+# -- learning curves ---------------------------------------------------------------------------------------------------
+
+
+def curve_figures(panel: Panel) -> list[Figure]:
+    """Validation metric and training loss over the epochs."""
+    out = []
+    for family, arms in panel.split(LARGEST_CURVES):
+        for name, words in CURVES:
+            if name == "train_loss" and panel.metric == "training loss":
+                continue  # it is the metric itself
+            title = panel.measured if name == "valid" else words
+            title = f"{words} {title}" if name == "valid" and panel.metric != words else title
+            figure = _curves(panel, family, arms, name, title)
+            if figure is not None:
+                out.append(figure)
+    return out
+
+
+def _curves(panel: Panel, family: str, arms: Sequence[PanelArm], name: str, title: str) -> Figure | None:
+    lines: list[Series] = []
+    kinds: set[str] = set()
+    for arm in arms:
+        found = _band(arm.rows, name)
+        if found is None:
+            continue
+        x, mean, low, high, kind = found
+        keep = thinned(len(x))
+        kinds.add(kind)
+        label = arm.label + (f" ({arm.diverged} diverged)" if arm.diverged else "")
+        lines.append(
+            Line(
+                label,
+                [x[i] for i in keep],
+                clean(mean[i] for i in keep),
+                _panel_style(panel, arm),
+                None if low is None else clean(low[i] for i in keep),
+                None if high is None else clean(high[i] for i in keep),
+                markers=len(keep) < 3,
+                shown=arm.shown,
+            )
+        )
+    if not lines:
+        return None
+    means = [v for line in lines if isinstance(line, Line) and line.shown for v in line.y]
+    log = spans_decades(means)
+    window = None if log else _window([line for line in lines if isinstance(line, Line) and line.shown])
+    words = {"t": "mean and 95 % t-interval over seeds", "range": "mean and range over seeds", "one": "one run"}
+    caption = "; ".join(words[kind] for kind in ("t", "range", "one") if kind in kinds)
+    if window:
+        caption += "; the first epochs lie outside (double-click shows all)"
+    if any(not line.shown for line in lines if isinstance(line, Line)):
+        caption += "; click the faded names to add controls"
+    where = f"{panel.title}: {family}" if family else panel.title
+    return Figure(
+        slug("curves", panel.track, panel.title, family, name),
+        f"{where}, {title.split(' (')[0]}",
+        Axis("epoch", whole=True),
+        Axis(title, log=log, range=window),
+        tuple(lines),
+        caption,
+    )
+
+
+def _panel_style(panel: Panel, arm: PanelArm) -> Style:
+    """An optimizer's own look; where a panel has it several times (settings by hand), lines and markers tell them apart."""
+    style = style_of(arm.optimizer, arm.arm)
+    same = [
+        other
+        for other in panel.arms
+        if (other.optimizer, other.arm, other.family) == (arm.optimizer, arm.arm, arm.family)
+    ]
+    if len(same) < 2:
+        return style
+    turn = same.index(arm)
+    dashes, markers = (
+        ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot"),
+        ("circle", "square", "diamond", "x", "cross", "star"),
+    )
+    return Style(style.ink, dashes[turn % 6], style.width, markers[turn % 6])
+
+
+Band = tuple[list[float], list[float], "list[float] | None", "list[float] | None", str]
+
+
+def _band(rows: Sequence[Row], name: str) -> Band | None:
+    """Epochs, mean, low, high over the runs that did not diverge, and what the band is."""
+    curves = [
+        np.asarray(row.curves[name], float) for row in rows if not row.summary.get("diverged") and name in row.curves
+    ]
+    curves = [curve for curve in curves if curve.ndim == 1 and len(curve)]
+    if not curves:
+        return None
+    length = min(map(len, curves))
+    values = np.stack([curve[:length] for curve in curves], -1)
+    x = [float(epoch) for epoch in range(1, length + 1)]
+    if len(curves) == 1:
+        return x, values[:, 0].tolist(), None, None, "one"
+    if len(curves) < FEWEST_FOR_INTERVAL:
+        return x, values.mean(-1).tolist(), values.min(-1).tolist(), values.max(-1).tolist(), "range"
+    mean, low, high = interval_rows(values)
+    return x, mean.tolist(), low.tolist(), high.tolist(), "t"
+
+
+def _window(lines: Sequence[Line]) -> tuple[float, float] | None:
+    """The y range without the first tenth of the epochs, where those would squeeze all the rest into a strip."""
+    every, later = [], []
+    for line in lines:
+        skip = max(1, len(line.y) // 10) if len(line.y) >= 5 else 0
+        for values in (line.y, line.low or (), line.high or ()):
+            every += [v for v in values if v is not None]
+            later += [v for v in values[skip:] if v is not None]
+    if not later or max(every) - min(every) < 1.8 * (max(later) - min(later)):
+        return None
+    pad = 0.05 * (max(later) - min(later))
+    return (min(later) - pad, max(later) + pad) if pad > 0 else None
+
+
+# -- acceleration ------------------------------------------------------------------------------------------------------
+
+_MARKS = {"at least": ">", "at most": "<", "unknown": "?", "between": "", "exact": ""}
+
+
+def acceleration_figures(panel: Panel) -> list[Figure]:
+    """How many times sooner than its base each arm reaches the target, in epochs."""
+    out = []
+    for family, arms in panel.split(LARGEST_BARS):
+        rows = [arm for arm in arms if arm.speedup is not None]
+        if not rows:
+            continue
+        values, low, high, marks, notes = [], [], [], [], []
+        for arm in rows:
+            found = arm.speedup
+            assert found is not None
+            values.append(_ratio(found.ratio_low, found.ratio_high))
+            low.append(found.low if found.low > 0 else None)
+            high.append(found.high if math.isfinite(found.high) else None)
+            marks.append(_MARKS[found.bound])
+            notes.append(found.text.replace("at least ", "≥ ").replace("at most ", "≤ ").replace("x", "×"))
+        labels = _labels(rows)
+        bars = Bars(
+            "times sooner",
+            labels,
+            clean(values),
+            [_panel_style(panel, arm).ink for arm in rows],
+            [1.0] * len(rows),
+            clean(low),
+            clean(high),
+            marks,
+            notes,
+        )
+        out.append(
+            Figure(
+                slug("acceleration", panel.track, panel.title, family),
+                f"{panel.title}{f': {family}' if family else ''}, acceleration",
+                Axis("times sooner than the base, in epochs (median over seeds)", log=True),
+                Axis("", labels=tuple(labels)),
+                (bars,),
+                "bar: median ratio of epochs to target; whisker: 95 % bootstrap interval; ▶ at least, ◀ at most: "
+                "some runs never reached the target",
+                reference=1.0,
+                rows=len(labels),
+            )
+        )
+    return out
+
+
+def _ratio(low: float, high: float) -> float | None:
+    """Where a bar ends: at the bound that is known, in the middle of two."""
+    if low > 0 and math.isfinite(high):
+        return math.sqrt(low * high)
+    return low if low > 0 else (high if math.isfinite(high) else None)
+
+
+def _labels(arms: Sequence[PanelArm]) -> list[str]:
+    """The arms' names, made different by their family where two families share one (Nesterov)."""
+    names = [arm.label for arm in arms]
+    return [f"{name} [{arm.family}]" if names.count(name) > 1 else name for name, arm in zip(names, arms)]
+
+
+# -- test improvements -------------------------------------------------------------------------------------------------
+
+
+def improvement_figures(panel: Panel) -> list[Figure]:
+    """Mean paired difference of the test metric to the family's base, with its interval."""
+    out = []
+    for family, arms in panel.split(LARGEST_BARS):
+        rows = [(arm, arm.comparison) for arm in arms if arm.comparison is not None]
+        if not rows:
+            continue
+        labels = _labels([arm for arm, _ in rows])
+        found = [c for _, c in rows]
+        points = Points(
+            "paired difference",
+            labels,
+            clean(c.difference for c in found),
+            clean(c.low for c in found),
+            clean(c.high for c in found),
+            [_panel_style(panel, arm) for arm, _ in rows],
+            [_words(c) for c in found],
+        )
+        unit = f" ({panel.unit})" if panel.unit else ""
+        out.append(
+            Figure(
+                slug("improvement", panel.track, panel.title, family),
+                f"{panel.title}{f': {family}' if family else ''}, test {panel.metric} against the base",
+                Axis(f"improvement of test {panel.metric} over the base{unit}; right is better"),
+                Axis("", labels=tuple(labels)),
+                (points,),
+                f"mean paired difference on {found[0].n} seeds, 95 % t-interval; descriptive, not corrected",
+                reference=0.0,
+                rows=len(labels),
+            )
+        )
+    return out
+
+
+def _words(c: Comparison) -> str:
+    found = interval_text(Interval(c.difference, c.low, c.high, c.n), signed=True)
+    return f"{found} {'identical' if c.identical else c.verdict}"
+
+
+# -- best after k trials -----------------------------------------------------------------------------------------------
+
+
+def best_after_figures(panel: Panel) -> list[Figure]:
+    """The expected best validation value against the number of trials spent on tuning."""
+    out = []
+    for family in panel.families:
+        arms = [arm for arm in panel.arms if arm.family == family and arm.best_after is not None]
+        lines: list[Series] = []
+        for arm in arms:
+            found = arm.best_after
+            assert found is not None
+            keep = thinned(len(found.trials))
+            lines.append(
+                Line(
+                    arm.label,
+                    [found.trials[i] for i in keep],
+                    clean(found.validation[i] for i in keep),
+                    _panel_style(panel, arm),
+                    markers=len(keep) <= 20,
+                    shown=arm.shown,
+                )
+            )
+        if lines and any(isinstance(line, Line) and len(line.x) > 1 for line in lines):
+            values = [v for line in lines if isinstance(line, Line) for v in line.y]
+            out.append(
+                Figure(
+                    slug("trials", panel.title, family),
+                    f"{panel.title}: {family}, best after k trials",
+                    Axis("trials spent on tuning", whole=True),
+                    Axis(f"expected best validation {panel.measured}", log=spans_decades(values)),
+                    tuple(lines),
+                    "the mean over all ways to have run only k of the trials; every tuned arm got the same number",
+                )
+            )
+    return out
+
+
+# -- decomposition -----------------------------------------------------------------------------------------------------
+
+
+def decomposition_figures(task: str, metric: str, unit: str, parts: Sequence[Decomposition]) -> list[Figure]:
+    """What a memory's difference to its base is made of, as a waterfall from 0 to the whole difference."""
+    out = []
+    for part in parts:
+        terms = list(reversed(part.terms))  # from the base up: step size first
+        labels, start, values, low, high, notes = [], [], [], [], [], []
+        at = 0.0
+        for term in terms:
+            found = term.difference
+            labels.append(term.effect)
+            start.append(at)
+            values.append(at + found.mean)
+            low.append(_shifted(at, found.low))
+            high.append(_shifted(at, found.high))
+            notes.append(interval_text(found, signed=True))
+            at += found.mean
+        total = part.total
+        labels.append("total")
+        start.append(0.0)
+        values.append(total.mean)
+        low.append(_shifted(0.0, total.low))
+        high.append(_shifted(0.0, total.high))
+        notes.append(interval_text(total, signed=True))
+        inks = [EFFECTS[0] if term.difference.mean >= 0 else EFFECTS[1] for term in terms] + [GREY[0]]
+        name = f"{part.family}_{part.arm}"
+        bars = Bars("effect", labels, clean(values), inks, start, clean(low), clean(high), None, notes)
+        out.append(
+            Figure(
+                slug("decompose", task, name),
+                f"{task}: {name} minus {part.family}, taken apart",
+                Axis(f"improvement of test {metric}{f' ({unit})' if unit else ''}; right is better"),
+                Axis("", labels=tuple(labels)),
+                (bars,),
+                "each bar starts where the one above ends: "
+                + "; ".join(f"{term.effect}: {term.minuend} − {term.subtrahend}" for term in terms)
+                + ". Whiskers: 95 % t-interval of that effect alone",
+                reference=0.0,
+                rows=len(labels),
+            )
+        )
+    return out
+
+
+def _shifted(at: float, value: float) -> Number:
+    return at + value if math.isfinite(value) else None
+
+
+# -- one run -----------------------------------------------------------------------------------------------------------
+
+
+def memory_figures(panel: Panel) -> list[Figure]:
+    """What a single run's memory held: norms of the stored and the current gradient, and ages."""
+    out = []
+    for arm in panel.arms[:4]:
+        row = arm.rows[0]
+        if row.summary.get("diverged") or "gc_norm" not in row.curves:
+            continue
+        stored, current = (np.asarray(row.curves[name], float).tolist() for name in ("gc_norm", "g_norm"))
+        keep = thinned(len(stored))
+        x = [float(i + 1) for i in keep]
+        strong, weak = _panel_style(panel, arm), Style(GREY[1], "dot", 2.0, "x")
+        norms = (
+            Line("stored (mean)", x, clean(stored[i] for i in keep), strong),
+            Line("current", x, clean(current[i] for i in keep), weak),
+        )
+        log = spans_decades([*norms[0].y, *norms[1].y])
+        name = f"{arm.label}, seed {row.trial.seed}"
+        out.append(
+            Figure(
+                slug("memory", panel.title, arm.label, "norms"),
+                f"{panel.title}: {name}, gradient norms",
+                Axis("epoch", whole=True),
+                Axis("gradient norm at the end of the epoch", log=log),
+                norms,
+                "one run",
+            )
+        )
+        ages = np.asarray(row.curves["ages"], float)
+        ages = np.where(ages > 0, ages, np.nan)
+        if not np.isfinite(ages).any():
+            continue
+        ages = ages[np.isfinite(ages).any(1)]
+        oldest, mean = np.nanmax(ages, 1).tolist(), np.nanmean(ages, 1).tolist()
+        keep = thinned(len(oldest))
+        x = [float(i + 1) for i in keep]
+        lines = (
+            Line("mean age", x, clean(mean[i] for i in keep), strong),
+            Line("oldest", x, clean(oldest[i] for i in keep), weak),
+        )
+        out.append(
+            Figure(
+                slug("memory", panel.title, arm.label, "ages"),
+                f"{panel.title}: {name}, age of the stored gradients",
+                Axis("epoch", whole=True),
+                Axis("age (steps)", log=spans_decades([*lines[0].y, *lines[1].y])),
+                lines,
+                "one run, at the end of each epoch",
+            )
+        )
+    return out

@@ -1,0 +1,119 @@
+"""The page: one HTML file that holds everything it needs, plotly's script among it, once."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from critgrad._version import __version__
+
+from .figure import Figure
+from .plotly_form import Inks, spec
+from .sections import Block, Report, Section
+
+WEB = Path(__file__).with_name("web")
+
+
+def render(report: Report, title: str, ledger: str) -> str:
+    """The text of the page."""
+    # Imported here: the lab trains without it.
+    from plotly.offline import get_plotlyjs
+
+    inks = Inks()
+    figures = {figure.id: spec(figure, inks) for figure in report.figures}
+    numbers = {"inks": inks.pairs, "figures": figures}
+    sections = "\n".join(_section(section) for section in report.sections)
+    links = "".join(f'<a href="#{s.id}">{html.escape(s.title)}</a>' for s in report.sections)
+    facts = "".join(f"<li><b>{html.escape(v)}</b><span>{html.escape(k)}</span></li>" for k, v in report.facts)
+    banners = "".join(f'<p class="banner">{html.escape(text)}</p>' for text in report.banners)
+    parts = {
+        "TITLE": html.escape(title),
+        "STYLE": _web("style.css"),
+        "FACTS": facts,
+        "BANNERS": banners,
+        "LINKS": links,
+        "SECTIONS": sections,
+        "COUNT": str(len(figures)),
+        "FOOTER": html.escape(f"critgrad {__version__}, from {ledger}"),
+        "DATA": embedded(data_of(report, title, ledger)),
+        "FIGURES": embedded(numbers),
+        "SCRIPT": _web("report.js"),
+        "PLOTLY": get_plotlyjs(),
+    }
+    # In one pass: what is put in is never searched for places itself.
+    return re.sub(r"\{\{([A-Z]+)\}\}", lambda match: parts[match[1]], _web("page.html"))
+
+
+def data_of(report: Report, title: str, ledger: str) -> dict[str, Any]:
+    """The tables and the analyses as plain values: what is embedded, so that the page can be checked and re-read."""
+    return {
+        "format": 1,
+        "critgrad": __version__,
+        "title": title,
+        "ledger": ledger,
+        "facts": dict(report.facts),
+        "warnings": report.banners,
+        "tables": {table.id: list(table.records) for table in report.tables},
+        "analyses": report.analyses,
+    }
+
+
+def embedded(value: Any) -> str:
+    """JSON fit to stand inside a script element; what is not finite is null."""
+    text = json.dumps(plain(value), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.replace("</", "<\\/").replace("<!--", "<\\!--")
+
+
+def plain(value: Any) -> Any:
+    """Numbers of numpy as Python's, tuples as lists, what JSON cannot hold as ``None``."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float):
+        return value if np.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value
+
+
+def _web(name: str) -> str:
+    return (WEB / name).read_text(encoding="utf-8")
+
+
+def _section(section: Section) -> str:
+    intro = f'<p class="soft">{html.escape(section.intro)}</p>' if section.intro else ""
+    # Of many tasks the first few are open; the others wait folded.
+    many = len(section.blocks) > 6
+    blocks = "\n".join(_block(block, folded=many and index > 2) for index, block in enumerate(section.blocks))
+    return f'<section id="{section.id}"><h2>{html.escape(section.title)}</h2>{intro}{blocks}</section>'
+
+
+def _block(block: Block, folded: bool) -> str:
+    parts = [f'<p class="soft">{html.escape(block.intro)}</p>'] if block.intro else []
+    parts += [f'<p class="warning">{html.escape(text)}</p>' for text in block.warnings]
+    opened = [table.html() for table in block.tables if not table.folded]
+    closed = [table.html() for table in block.tables if table.folded]
+    figures = [f'<div class="figures">{"".join(map(_figure, block.figures))}</div>'] if block.figures else []
+    inner = "\n".join([*parts, *figures, *opened, *closed] if figures else [*parts, *opened, *closed])
+    if not block.title:
+        return inner
+    title = html.escape(block.title)
+    if folded:
+        return f"<details><summary>{title}</summary>{inner}</details>"
+    return f"<h3>{title}</h3>{inner}"
+
+
+def _figure(figure: Figure) -> str:
+    caption = f"<figcaption>{html.escape(figure.caption)}</figcaption>" if figure.caption else ""
+    return (
+        f'<figure id="figure-{figure.id}"><h5>{html.escape(figure.title)}</h5>'
+        f'<div class="plot" data-figure="{figure.id}" role="img" aria-label="{html.escape(figure.title)}"></div>'
+        '<noscript><p class="note">This figure is drawn by JavaScript; its numbers stand in the tables.</p></noscript>'
+        f"{caption}</figure>"
+    )

@@ -1,0 +1,259 @@
+"""Where the numbers come from: data, registrations, machines, commands, seeds, failures. And what everything costs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from ..ledger import Row
+from ..protocol import Outcome
+from ..words import listed
+from .panels import Panel
+from .source import Source
+from .table import Cell, Table, number, prose, word
+
+_LOUD = {"synthetic": "badge loss", "part": "badge warn", "whole": "badge plain"}
+
+
+def run_table(source: Source) -> Table:
+    """Runs by task, track and purpose."""
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in [*source.done, *source.failed]:
+        roles = {(role.track, role.purpose) for role in row.roles} or {("", "")}
+        for track, purpose in roles:
+            groups.setdefault((row.trial.task, track, purpose), []).append(row)
+    heads = (
+        ("task", ""),
+        ("track", ""),
+        ("purpose", ""),
+        ("runs", "a run may serve several purposes"),
+        ("failed", "stopped by an error; not the same as diverged"),
+        ("diverged", ""),
+        ("settings", "hyper-parameters and task settings"),
+        ("seeds", ""),
+        ("engine", "bank: many small models at once; never timed"),
+    )
+    cells, records = [], []
+    for (task, track, purpose), rows in groups.items():
+        done = [row for row in rows if row.status == "done"]
+        seeds = sorted({row.trial.seed for row in rows})
+        settings = len({str((r.trial.optimizer, dict(r.trial.hyper), dict(r.trial.settings))) for r in rows})
+        diverged = sum(bool(row.summary.get("diverged")) for row in done)
+        engines = ", ".join(sorted({row.trial.engine for row in rows}))
+        failed = len(rows) - len(done)
+        cells.append(
+            [
+                word(task),
+                word(track),
+                word(purpose),
+                number(len(done), 9),
+                Cell(str(failed), failed, "badge loss" if failed else ""),
+                number(diverged),
+                number(settings),
+                Cell(ranges(seeds), len(seeds)),
+                word(engines),
+            ]
+        )
+        records.append(
+            {"task": task, "track": track, "purpose": purpose, "runs": len(done), "failed": failed}
+            | {"diverged": diverged, "seeds": seeds[:200]}
+        )
+    return Table("table-runs", heads, cells, records, "Runs")
+
+
+def ranges(values: Sequence[int]) -> str:
+    """Whole numbers in short.
+
+    >>> ranges([0, 1, 2, 3, 7, 9, 10])
+    '0 to 3, 7, 9, 10'
+    """
+    parts: list[list[int]] = []
+    for value in values:
+        if parts and value == parts[-1][-1] + 1:
+            parts[-1].append(value)
+        else:
+            parts.append([value])
+    words = [f"{p[0]} to {p[-1]}" if len(p) > 2 else ", ".join(map(str, p)) for p in parts]
+    return ", ".join(words[:8]) + (f", ... ({len(values)} in all)" if len(words) > 8 else "")
+
+
+def data_states(source: Source) -> dict[str, Counter[str]]:
+    """Runs by task and state of the data."""
+    out: dict[str, Counter[str]] = {}
+    for row in source.done:
+        out.setdefault(row.trial.task, Counter())[str(row.summary.get("data_state", "unknown"))] += 1
+    return out
+
+
+def data_table(source: Source) -> Table:
+    """The data behind each task's runs."""
+    groups: Counter[tuple[str, str, str, str]] = Counter()
+    for row in source.done:
+        s = row.summary
+        weights = ", ".join(f"{n}: {s[n]}" for n in ("weights", "vectors") if s.get(n) not in (None, "random"))
+        groups[row.trial.task, str(s.get("data_state", "unknown")), str(s.get("data_sha256", "")), weights] += 1
+    heads = (
+        ("task", ""),
+        ("data", "whole, a part of it, or synthetic"),
+        ("runs", ""),
+        ("sha256", "of the data"),
+        ("weights", ""),
+    )
+    cells = [
+        [
+            word(task),
+            Cell(state.upper() if state != "whole" else state, css=_LOUD.get(state, "badge warn")),
+            number(count, 9),
+        ]
+        + [Cell(sha[:16], title=sha, css="code"), word(weights or "random")]
+        for (task, state, sha, weights), count in groups.items()
+    ]
+    records = [
+        {"task": task, "state": state, "sha256": sha, "runs": count} for (task, state, sha, _), count in groups.items()
+    ]
+    return Table("table-data", heads, cells, records, "Data")
+
+
+def registration_table(outcomes: Sequence[Outcome], lost: dict[str, int]) -> Table | None:
+    """The plans that were written down before the runs, and where each stands."""
+    if not outcomes and not lost:
+        return None
+    heads = (
+        ("task", ""),
+        ("hash", "of the file's content; part of every trial's key"),
+        ("commit", "that brought it"),
+        ("standing", ""),
+        ("trials", "of each tuned arm"),
+        ("tuning seeds", ""),
+        ("report seeds", ""),
+        ("epochs", ""),
+        ("runs", ""),
+        ("to go", ""),
+    )
+    cells, records = [], []
+    for outcome in outcomes:
+        plan, where = outcome.registration, outcome.standing
+        commit = where.commit or ""
+        cells.append(
+            [
+                word(plan.task),
+                Cell(plan.hash[:12], title=plan.hash, css="code"),
+                Cell(commit[:12], title=commit, css="code"),
+                Cell("registered" if where.registered else where.text, css="" if where.registered else "badge warn"),
+                number(plan.trials),
+                Cell(ranges(plan.tuning_seeds), len(plan.tuning_seeds)),
+                Cell(ranges(plan.report_seeds), len(plan.report_seeds)),
+                number(plan.epochs),
+                number(outcome.runs, 9),
+                number(sum(outcome.pending.values())),
+            ]
+        )
+        records.append(
+            {"task": plan.task, "hash": plan.hash, "commit": where.commit, "registered": where.registered}
+            | {"runs": outcome.runs, "pending": dict(outcome.pending), "plan": plan.to_dict()}
+        )
+    for value, count in lost.items():
+        row: list[Cell] = [word("?"), Cell(value[:12], title=value, css="code"), word("")]
+        row.append(Cell("its plan is not in the ledger: its runs are left out", css="badge warn"))
+        cells.append([*row, *[word("")] * 4, number(count), word("")])
+        records.append({"hash": value, "runs": count, "registered": False})
+    return Table("table-registrations", heads, cells, records, "Registrations")
+
+
+def machine_table(source: Source) -> Table:
+    """Versions and hardware."""
+    names = ("critgrad", "python", "torch", "numpy", "platform", "cpu", "accelerator", "device", "threads")
+    groups: Counter[tuple[str, ...]] = Counter()
+    for row in source.done:
+        groups[
+            tuple(str(row.provenance.get(name) if row.provenance.get(name) is not None else "-") for name in names)
+        ] += 1
+    heads = (("runs", ""), *((name, "") for name in names))
+    cells = [[number(count, 9), *map(word, values)] for values, count in groups.most_common()]
+    records = [{"runs": count, **dict(zip(names, values))} for values, count in groups.most_common()]
+    return Table("table-machines", heads, cells, records, "Versions and hardware")
+
+
+def command_table(source: Source) -> Table:
+    """The commands that the runs came from."""
+    groups: Counter[str] = Counter()
+    for row in source.done:
+        command = row.provenance.get("command")
+        groups[" ".join(_file_name(part) for part in command) if command else "unknown"] += 1
+    heads = (("runs", ""), ("command", "as the working process saw it"))
+    cells = [[number(count, 9), Cell(text, css="code")] for text, count in groups.most_common()]
+    records = [{"runs": count, "command": text} for text, count in groups.most_common(50)]
+    return Table("table-commands", heads, cells, records, "Commands", folded=len(groups) > 5)
+
+
+def _file_name(part: Any) -> str:
+    """Paths without the folders of somebody's machine."""
+    text = str(part)
+    return text.rsplit("/", 1)[-1] if text.startswith("/") else text
+
+
+def failure_table(source: Source) -> Table | None:
+    """Runs that an error stopped, by error."""
+    if not source.failed:
+        return None
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in source.failed:
+        lines = (row.error or "unknown").strip().splitlines()
+        groups.setdefault((row.trial.task, row.trial.optimizer, lines[-1] if lines else "unknown"), []).append(row)
+    heads = (("task", ""), ("optimizer", ""), ("runs", ""), ("error", ""), ("for example", ""))
+    cells = [
+        [
+            word(task),
+            word(optimizer),
+            number(len(rows)),
+            prose(error[:300]),
+            prose(f"{listed(rows[0].trial.hyper)}, seed {rows[0].trial.seed}"),
+        ]
+        for (task, optimizer, error), rows in groups.items()
+    ]
+    records = [
+        {"task": task, "optimizer": optimizer, "error": error[:300], "runs": len(rows)}
+        for (task, optimizer, error), rows in groups.items()
+    ]
+    return Table("table-failures", heads, cells, records, "Failed runs")
+
+
+def cost_table(panels: Sequence[Panel]) -> Table | None:
+    """Time of a step and memory, of every arm that was timed."""
+    heads = (
+        ("task", ""),
+        ("track", ""),
+        ("arm", ""),
+        ("step (ms)", "median time of optimizer.step over the timed steps"),
+        ("quartiles (ms)", ""),
+        ("to base", "of the family, in the same runs"),
+        ("epoch (s)", "training only"),
+        ("peak memory (MB)", "of the accelerator; a dash on a CPU"),
+        ("parameters", ""),
+    )
+    cells, records = [], []
+    for panel in panels:
+        for arm in panel.arms:
+            if arm.step_ms is None and arm.peak_bytes is None:
+                continue
+            quartiles = f"{arm.step_range[0]:.3g} to {arm.step_range[1]:.3g}" if arm.step_range else "-"
+            size = next((row.summary.get("parameters") for row in arm.rows), None)
+            cells.append(
+                [
+                    word(panel.task),
+                    word(panel.track),
+                    word(arm.label),
+                    number(arm.step_ms, 3),
+                    word(quartiles),
+                    number(arm.step_ratio, 3, "×"),
+                    number(arm.epoch_seconds, 3),
+                    number(arm.peak_bytes / 1e6 if arm.peak_bytes else None),
+                    Cell(f"{size:,}" if size else "-", size),
+                ]
+            )
+            records.append(
+                {"task": panel.task, "track": panel.track, "arm": arm.label, "step_ms": arm.step_ms}
+                | {"to_base": arm.step_ratio, "epoch_seconds": arm.epoch_seconds, "peak_bytes": arm.peak_bytes}
+            )
+    return Table("table-cost", heads, cells, records) if cells else None

@@ -1,0 +1,199 @@
+"""Tables: plain HTML that reads without scripts, and the records behind it for the data that the page embeds."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..statistics import Comparison, Interval, unreachable
+
+LARGEST_TABLE = 400  # rows that are shown
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell: its text, and the number that it is sorted by where that is not the text."""
+
+    text: str
+    sort: float | None = None
+    css: str = ""
+    title: str = ""  # shown on hovering
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; ``records`` has a plain dict per row, in full precision."""
+
+    id: str
+    heads: Sequence[tuple[str, str]]  # (title, what it means)
+    cells: Sequence[Sequence[Cell]]
+    records: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
+    title: str = ""
+    folded: bool = False
+
+    def html(self) -> str:
+        """The element."""
+        head = "".join(
+            f'<th scope="col" tabindex="0"{_attribute("class", self._kind(index))}{_attribute("title", hint)}>'
+            f"{html.escape(title)}</th>"
+            for index, (title, hint) in enumerate(self.heads)
+        )
+        body = "\n".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in self.cells[:LARGEST_TABLE])
+        more = len(self.cells) - LARGEST_TABLE
+        note = f'<p class="note">{more} more rows are not shown.</p>' if more > 0 else ""
+        box = (
+            f'<div class="table-box"><table id="{self.id}" class="sortable"><thead><tr>{head}</tr></thead>'
+            f"<tbody>{body}</tbody></table></div>{note}"
+        )
+        title = html.escape(self.title)
+        if self.folded:
+            return f"<details><summary>{title} ({len(self.cells)})</summary>{box}</details>"
+        return (f"<h4>{title}</h4>" if title else "") + box
+
+    def _kind(self, column: int) -> str:
+        """Headings stand over their numbers."""
+        numbers = [row[column].sort is not None and not row[column].css for row in self.cells[:LARGEST_TABLE]]
+        return "number" if sum(numbers) * 2 > len(numbers) else ""
+
+
+def _cell(cell: Cell) -> str:
+    sort = "" if cell.sort is None else f' data-sort="{cell.sort:.17g}"'
+    kind = " ".join(filter(None, ["number" if cell.sort is not None and not cell.css else "", cell.css]))
+    inner = html.escape(cell.text)
+    if cell.css.startswith("badge"):
+        return f'<td{sort}{_attribute("title", cell.title)}><span class="{cell.css}">{inner}</span></td>'
+    return f"<td{sort}{_attribute('class', kind)}{_attribute('title', cell.title)}>{inner}</td>"
+
+
+def _attribute(name: str, value: str) -> str:
+    return f' {name}="{html.escape(value)}"' if value else ""
+
+
+# -- values as cells -----------------------------------------------------------------------------------------------------
+
+
+def shown(value: float | None, digits: int = 4) -> str:
+    """A number as one reads it.
+
+    >>> shown(0.00012345), shown(97.0), shown(None), shown(1234567.0)
+    ('0.0001234', '97', '-', '1.235e+06')
+    """
+    if value is None or not math.isfinite(value):
+        return "-"
+    return f"{value:.{digits}g}"
+
+
+def number(value: float | None, digits: int = 4, suffix: str = "") -> Cell:
+    """A number, sorted as one."""
+    known = value is not None and math.isfinite(value)
+    return Cell(shown(value, digits) + (suffix if known else ""), float(value) if known else None)  # type: ignore[arg-type]
+
+
+def word(text: object, title: str = "") -> Cell:
+    """A text."""
+    return Cell(str(text), title=title)
+
+
+def prose(text: object) -> Cell:
+    """A longer text, which may take several lines."""
+    return Cell(str(text), css="wrap")
+
+
+def interval_text(found: Interval, signed: bool = False) -> str:
+    """``1.23 ± 0.45``, with as many digits as the interval's width warrants."""
+    half = found.half_width
+    if not math.isfinite(half):
+        return f"{found.mean:+.4g}" if signed else shown(found.mean)
+    scale = half if half > 0 else abs(found.mean) or 1.0
+    digits = min(6, max(0, 1 - math.floor(math.log10(scale)))) if scale > 0 else 2
+    sign = "+" if signed else ""
+    return f"{found.mean:{sign}.{digits}f} ± {half:.{digits}f}"
+
+
+def interval(found: Interval | None, signed: bool = False) -> Cell:
+    """A mean with its 95 % interval, sorted by the mean."""
+    if found is None:
+        return Cell("-")
+    known = math.isfinite(found.half_width)
+    hint = f"{found.low:.5g} to {found.high:.5g}" if known else "one run: no interval"
+    return Cell(interval_text(found, signed), found.mean, title=hint)
+
+
+_WORDS = {"win": "▲ win", "loss": "▼ loss", "tie": "= tie", "identical": "≡ identical"}
+_ORDER = {"loss": -1.0, "tie": 0.0, "identical": 0.0, "win": 1.0}
+
+
+def verdict(found: Comparison | None) -> Cell:
+    """The verdict, as a word and a sign; colour is an addition."""
+    if found is None:
+        return Cell("")
+    name = "identical" if found.identical else found.verdict
+    return Cell(_WORDS[name], _ORDER[name], f"badge {name}")
+
+
+def notes_of(rows: Sequence[Comparison]) -> list[str]:
+    """What stands beside each verdict."""
+    # Holm runs over the primaries of one memory at a time (SGD_F, Adam_F, ...): so does the question whether any could pass.
+    memories = {row.family.rpartition("_")[2] for row in rows}
+    hopeless = [r for m in memories for r in unreachable([row for row in rows if row.family.rpartition("_")[2] == m])]
+    out = []
+    for row in rows:
+        notes = [row.note] if row.note else []
+        if any(row is other for other in hopeless):
+            notes.append("unreachable: too few seeds for so many tests")
+        out.append(", ".join(notes))
+    return out
+
+
+def comparison_cells(row: Comparison, note: str) -> list[Cell]:
+    """The columns of ``COMPARISON``."""
+    difference = Interval(row.difference, row.low, row.high, row.n)
+    return [
+        word(row.arm),
+        word(row.rival),
+        number(row.n),
+        interval(difference, signed=True),
+        verdict(row),
+        number(row.p, 3),
+        number(row.p_holm, 3),
+        number(row.poi, 2),
+        prose(note),
+    ]
+
+
+COMPARISON = (
+    ("arm", ""),
+    ("against", "primary: the rival that was best on the tuning seeds"),
+    ("seeds", "reported, other ones than the tuning seeds"),
+    ("difference", "mean paired difference with its 95 % t-interval; positive: the arm is better"),
+    ("verdict", "win: the interval lies above 0 and, where testable, p (Holm) < 0.05"),
+    ("p", "exact two-sided sign-flip test"),
+    ("p (Holm)", "corrected over the primary comparisons; a dash: not testable, or not primary"),
+    ("P(better)", "share of the seeds on which the arm is better"),
+    ("notes", ""),
+)
+
+
+def comparison_record(row: Comparison, note: str) -> dict[str, Any]:
+    """The same as plain values."""
+    names = ("task", "family", "arm", "rival", "n", "difference", "low", "high", "p", "p_holm", "testable", "poi")
+    return {
+        **{name: getattr(row, name) for name in names},
+        "verdict": row.verdict,
+        "primary": row.primary,
+        "note": note,
+    }
+
+
+def interval_record(found: Interval | None) -> dict[str, Any] | None:
+    """An interval as plain values."""
+    if found is None:
+        return None
+    return {"mean": found.mean, "low": _finite(found.low), "high": _finite(found.high), "n": found.n}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

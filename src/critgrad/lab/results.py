@@ -1,0 +1,114 @@
+"""What a trial gives: curves with one value per epoch, a summary, and where it came from."""
+
+from __future__ import annotations
+
+import io
+import json
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from critgrad._version import __version__
+
+
+@dataclass
+class Result:
+    """The outcome of one trial.
+
+    ``curves``, one row per epoch: ``train_loss`` (mean over the epoch's steps), ``valid_loss``, ``valid``, ``test`` (the
+    task's metric), ``seconds`` (of training so far, without evaluation; absent in bank rows), and what the probes
+    recorded: ``ages`` ``(epochs, topC)`` with 0 for a free slot, ``g_norm``, ``gc_norm``, ``accepted``, ``span_share``,
+    ``damped_ratio``, ``spectrum`` ``(epochs, topC)``, ``update_rms``; ``decisions`` has one value per *step*: the slot
+    written, or -1.
+
+    ``summary``: ``best_epoch`` (from 1, by validation), ``valid`` and ``test`` there, ``final_train_loss``,
+    ``initial_valid`` (before the first step), ``diverged``, ``epochs``, ``steps``, ``parameters``, ``data_sha256``,
+    ``data_state`` (whole, part or synthetic), ``weights`` (random or pretrained), and from single runs ``step_ms``
+    (median time of ``optimizer.step``), ``step_ms_low`` and ``step_ms_high`` (quartiles), ``train_seconds``,
+    ``peak_bytes``. A diverged run has the task's worst value as ``valid`` and ``test``.
+    """
+
+    curves: dict[str, np.ndarray] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def pack_curves(self) -> bytes:
+        """The curves as one compact blob."""
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **{name: _small(value) for name, value in self.curves.items()})  # type: ignore[arg-type]
+        return buffer.getvalue()
+
+
+def unpack_curves(blob: bytes) -> dict[str, np.ndarray]:
+    """The inverse of ``Result.pack_curves``."""
+    with np.load(io.BytesIO(blob), allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
+
+
+def _small(values: np.ndarray) -> np.ndarray:
+    """Whole numbers in the smallest type that holds them. Floats as they are: they are compared bit for bit."""
+    if values.dtype.kind not in "iu" or not values.size:
+        return values
+    for kind in (np.int8, np.int16, np.int32):
+        info = np.iinfo(kind)
+        if info.min <= values.min() and values.max() <= info.max:
+            return values.astype(kind)
+    return values
+
+
+@lru_cache(maxsize=4)
+def _machine(device: str) -> tuple[tuple[str, Any], ...]:
+    accelerator = torch.cuda.get_device_name() if device.startswith("cuda") else None
+    return (
+        ("critgrad", __version__),
+        ("python", platform.python_version()),
+        ("torch", torch.__version__),
+        ("numpy", np.__version__),
+        ("platform", f"{platform.system()} {platform.machine()}"),
+        ("cpu", _cpu_name()),
+        ("accelerator", accelerator),
+    )
+
+
+def provenance(device: str, command: list[str] | None = None) -> dict[str, Any]:
+    """Versions, hardware, thread count and command of the process that trains."""
+    return {
+        **dict(_machine(device)),
+        "device": device,
+        "threads": torch.get_num_threads(),
+        "command": command if command is not None else [*sys.argv],
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or "unknown"
+
+
+def dumps(values: Mapping[str, Any]) -> str:
+    """JSON of a summary or a provenance; numpy scalars become numbers, what is not finite becomes null."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, np.generic):
+            value = value.item()
+        if isinstance(value, float) and not np.isfinite(value):
+            return None
+        if isinstance(value, Mapping):
+            return {key: plain(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [plain(item) for item in value]
+        return value
+
+    return json.dumps(plain(dict(values)), sort_keys=True)

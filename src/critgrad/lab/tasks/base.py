@@ -1,0 +1,198 @@
+"""A task as a record (``Task``), and a task with its data on a device (``Problem``).
+
+A ``Problem`` knows data, model and loss. It knows no optimizer, and a seed only where it is handed one, so that one
+problem serves every trial of a process.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..data import Dataset
+from ..streams import stream
+
+Batch = tuple[Tensor, ...]
+Model = Callable[..., Tensor]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What a task is judged by."""
+
+    name: str
+    higher_is_better: bool
+    unit: str = ""
+
+    def better(self, a: float, b: float) -> bool:
+        """Whether ``a`` is better than ``b``."""
+        return a > b if self.higher_is_better else a < b
+
+
+ACCURACY = Metric("accuracy", True, "%")
+TRAIN_LOSS = Metric("training loss", False)
+PERPLEXITY = Metric("perplexity", False)
+BLEU = Metric("BLEU", True)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A row of ``critgrad tasks``. Every value is a default that a trial's ``settings`` may override by name."""
+
+    name: str
+    summary: str
+    dataset: str
+    problem: Callable[[Task, Dataset, torch.device], Problem]
+    metric: Metric
+    batch_size: int
+    epochs: int
+    clip: float | None = None
+    weight_decay: float = 0.0
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the model and the loss
+    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # "b420" -> {"batch_size": 420}
+    tiny: Mapping[str, Any] = field(default_factory=dict)  # settings that fit the synthetic twin
+    paper: str | None = None  # the row of the paper's tables, e.g. "CIFAR-10"
+    differs: str = ""  # where a setting is not the paper's, or the paper is silent
+    bankable: bool = False  # the bank engine can run it
+    dataset_of: Callable[[Mapping[str, Any]], str] | None = None  # the data set's name where an option decides it
+
+    def with_settings(self, settings: Mapping[str, Any]) -> Task:
+        """The task with some values replaced; unknown names are an error that lists the known ones."""
+        own = {name: value for name, value in settings.items() if name in SETTINGS}
+        unknown = [name for name in settings if name not in SETTINGS and name not in self.options]
+        if unknown:
+            known = ", ".join([*SETTINGS, *self.options])
+            raise ValueError(f"Invalid setting of {self.name}: {unknown[0]!r}, expected one of {known}")
+        for name in ("batch_size", "epochs"):
+            value = own.get(name, 1)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"Invalid {name} of {self.name}: {value!r}, expected an int >= 1")
+        options = {**self.options, **{name: value for name, value in settings.items() if name in self.options}}
+        return replace(self, **own, options=options)
+
+    def variant(self, name: str) -> Task:
+        """The variant ``name`` of this task; a variant may change any field."""
+        if name not in self.variants:
+            known = ", ".join(["tiny", *self.variants])
+            raise ValueError(f"Invalid variant of {self.name}: {name!r}, expected one of {known}")
+        fields = {key: value for key, value in self.variants[name].items() if key not in self.options}
+        return replace(self, **fields).with_settings(
+            {key: value for key, value in self.variants[name].items() if key in self.options}
+        )
+
+
+SETTINGS = ("batch_size", "epochs", "clip", "weight_decay")
+
+
+class Scores(NamedTuple):
+    """The outcome of an evaluation: mean loss, and the task's metric."""
+
+    loss: float
+    metric: float
+
+
+class Problem(ABC):
+    """A task's data on a device, and what a step of training does with it.
+
+    One step is ``index = plan[step]``, ``batch = problem.batch(index)``, ``loss, carry = problem.loss(model, batch, noise,
+    carry)``. ``model`` is any callable with the module's signature: the bank passes a functional one.
+    """
+
+    noise_width = 0  # random bits per example for dropout that the problem draws itself; 0: none
+    select_on = "valid"  # the split whose metric chooses the epoch and the hyper-parameters
+    report_on = "test"  # the split whose metric is the outcome; convex tasks report the training loss itself
+
+    def __init__(self, task: Task, data: Dataset, device: torch.device) -> None:
+        self.task = task
+        self.data = data
+        self.device = device
+
+    @property
+    @abstractmethod
+    def worst(self) -> float:
+        """The metric's value that a diverged run is given, and the limit of what any other run gets.
+
+        It is finite, so that means exist: accuracy and BLEU 0; perplexity and training loss those of an even guess.
+        """
+
+    @property
+    @abstractmethod
+    def train_size(self) -> int:
+        """Examples to train on."""
+
+    @property
+    def batch_size(self) -> int:
+        """Of every step; never more than there are examples."""
+        return min(self.task.batch_size, self.train_size)
+
+    @property
+    def steps(self) -> int:
+        """Of one epoch. The last, smaller batch is left out: the shuffling leaves out other examples each time."""
+        return self.train_size // self.batch_size
+
+    @abstractmethod
+    def build(self) -> nn.Module:
+        """A new model on the device; its weights come from torch's global generator on the CPU."""
+
+    def plan(self, seed: int, epoch: int) -> Tensor:
+        """Which examples each step of an epoch (from 1) sees: ``(steps, batch_size)``, on the device."""
+        order = torch.randperm(self.train_size, generator=stream(seed, "order", epoch))
+        order = order[: self.steps * self.batch_size].reshape(self.steps, self.batch_size)
+        return order.to(self.device)
+
+    def noise(self, seed: int, epoch: int) -> Tensor | None:
+        """Units to keep, for dropout that the model is handed: bool ``(steps, batch_size, noise_width)``, or ``None``."""
+        rate = float(self.task.options.get("dropout", 0.0))
+        if not self.noise_width or rate == 0.0:
+            return None
+        shape = (self.steps, self.batch_size, self.noise_width)
+        generator = stream(seed, "dropout", epoch, device=self.device)
+        return torch.rand(shape, generator=generator, device=self.device) >= rate
+
+    @abstractmethod
+    def batch(self, index: Tensor) -> Batch:
+        """The examples of one step. ``index`` may have a leading model axis where the task is bankable."""
+
+    def batches(self, plan: Tensor) -> Iterable[Batch]:
+        """The batches of an epoch, one per row of ``plan``: what ``batch`` gives, perhaps gathered at once."""
+        return (self.batch(plan[step]) for step in range(len(plan)))
+
+    @abstractmethod
+    def loss(self, model: Model, batch: Batch, noise: Tensor | None, carry: Any) -> tuple[Tensor, Any]:
+        """Mean loss of a batch, and what the next step of the same epoch is handed (a recurrent state; else ``None``)."""
+
+    @abstractmethod
+    def evaluate(self, model: nn.Module, split: str) -> Scores:
+        """Loss and metric on ``"train"``, ``"valid"`` or ``"test"``; the caller has called ``model.eval()``."""
+
+    def details(self) -> dict[str, Any]:
+        """What else every result must say (``weights``: random or pretrained, word vectors, ...)."""
+        return {"weights": "random"}
+
+
+class SummingProblem(Problem):
+    """A problem whose scores are sums over examples, which is what the bank engine can evaluate, too."""
+
+    @abstractmethod
+    def parts(self, split: str) -> Iterator[Batch]:
+        """The examples of a split in pieces that fit in memory."""
+
+    @abstractmethod
+    def score(self, model: Model, batch: Batch) -> Tensor:
+        """``(3,)``: sum of losses, sum of the metric's numerators, number of examples. Fit for ``torch.func.vmap``."""
+
+    @abstractmethod
+    def finish(self, totals: Tensor) -> Scores:
+        """Scores from the sums of ``score`` over a split."""
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module, split: str) -> Scores:
+        totals = torch.zeros(3, dtype=torch.float64, device=self.device)
+        for batch in self.parts(split):
+            totals += self.score(model, batch).double()
+        return self.finish(totals)

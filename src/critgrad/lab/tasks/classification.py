@@ -1,0 +1,183 @@
+"""Classification of images and feature rows, dense or sparse: the tasks that the bank engine runs, too."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..data import Dataset
+from ..models import MLP, DeepConvNet, LeNet, LogisticRegression
+from .base import TRAIN_LOSS, Batch, Model, Scores, SummingProblem, Task
+
+# Numbers that are kept ready as floats, or gathered for a whole epoch at once: what fits in a processor's cache.
+SMALL = 1 << 20
+# Numbers in one piece of an evaluation.
+PIECE = 1 << 22
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+def dtype_of(task: Task) -> torch.dtype:
+    """The floating type that a task's ``dtype`` option names."""
+    name = task.options.get("dtype", "float32")
+    if name not in DTYPES:
+        raise ValueError(f"Invalid dtype of {task.name}: {name!r}, expected one of {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+class DenseRows:
+    """Rows of one split, kept as they were stored and turned into normalised floats where they are used."""
+
+    def __init__(self, x: np.ndarray, info: Mapping[str, Any], dtype: torch.dtype, device: torch.device) -> None:
+        mean, std = (np.asarray(info.get(name, value), np.float64) for name, value in (("mean", 0.0), ("std", 1.0)))
+        channels = (-1, *[1] * (x.ndim - 2)) if mean.ndim else ()
+        # x * factor + offset, one rounding each, is the same on every device.
+        factor, offset = float(info.get("scale", 1.0)) / std, -mean / std
+        self.factor = torch.as_tensor(factor.reshape(channels), dtype=dtype, device=device)
+        self.offset = torch.as_tensor(offset.reshape(channels), dtype=dtype, device=device)
+        self.plain = x.dtype.kind == "f" and "scale" not in info and "mean" not in info
+        self.dtype = dtype
+        self.row_size = math.prod(x.shape[1:])
+        self.x = torch.as_tensor(x).to(device)
+        if self.x.numel() <= SMALL or self.plain:
+            self.x, self.plain = self._floats(self.x), True
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def _floats(self, x: Tensor) -> Tensor:
+        x = x.to(self.dtype)
+        return x if self.plain else x * self.factor + self.offset
+
+    def take(self, index: Tensor) -> Tensor:
+        """Rows by their numbers; ``index`` has any shape."""
+        return self._floats(self.x[index])
+
+    def slice(self, begin: int, end: int) -> Tensor:
+        """Neighbouring rows."""
+        return self._floats(self.x[begin:end])
+
+
+class SparseRows:
+    """Rows of one split with few entries each, made dense where they are used.
+
+    All rows are stored with as many entries as the longest one; the fillers point at one extra column, which is cut
+    off. So a batch has a fixed shape, whatever rows are in it.
+    """
+
+    def __init__(
+        self,
+        values: np.ndarray,
+        columns: np.ndarray,
+        rows: np.ndarray,
+        features: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        counts = np.diff(rows)
+        shape = (len(counts), int(counts.max()))
+        filled = np.arange(shape[1]) < counts[:, None]
+        wide_values, wide_columns = np.zeros(shape, np.float64), np.full(shape, features, np.int64)
+        wide_values[filled], wide_columns[filled] = values, columns
+        self.values = torch.as_tensor(wide_values).to(device, dtype)
+        self.columns = torch.as_tensor(wide_columns).to(device)
+        self.row_size = features
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def _dense(self, values: Tensor, columns: Tensor) -> Tensor:
+        dense = torch.zeros((*values.shape[:-1], self.row_size + 1), dtype=values.dtype, device=values.device)
+        return dense.scatter_(-1, columns, values)[..., :-1]
+
+    def take(self, index: Tensor) -> Tensor:
+        """Rows by their numbers; ``index`` has any shape."""
+        return self._dense(self.values[index], self.columns[index])
+
+    def slice(self, begin: int, end: int) -> Tensor:
+        """Neighbouring rows."""
+        return self._dense(self.values[begin:end], self.columns[begin:end])
+
+
+MODELS: Mapping[str, Callable[[Task, int, int], nn.Module]] = {
+    "logreg": lambda task, features, classes: LogisticRegression(features, classes),
+    "mlp": lambda task, features, classes: MLP(features, task.options["hidden"], classes),
+    "lenet": lambda task, features, classes: LeNet(classes, task.options["dropout"]),
+    "deep": lambda task, features, classes: DeepConvNet(
+        classes, task.options["width"], task.options["dropout2d"], task.options["dropout"]
+    ),
+}
+
+
+class ClassificationProblem(SummingProblem):
+    """Rows with labels. A task whose metric is the training loss (the convex ones) is judged on the training split."""
+
+    def __init__(self, task: Task, data: Dataset, device: torch.device) -> None:
+        super().__init__(task, data, device)
+        self.dtype = dtype_of(task)
+        self.classes = int(data.info["classes"])
+        if task.metric == TRAIN_LOSS:
+            self.select_on = self.report_on = "train"
+        if task.options["model"] == "lenet" and task.options["dropout"]:
+            self.noise_width = sum(LeNet.WIDTHS)
+        self.splits: dict[str, tuple[DenseRows | SparseRows, Tensor]] = {}
+        for split in dict.fromkeys(("train", self.select_on, self.report_on)):
+            labels = torch.as_tensor(data.arrays[f"{split}_y"]).to(device, torch.int64)
+            self.splits[split] = (self._rows(split), labels)
+
+    def _rows(self, split: str) -> DenseRows | SparseRows:
+        arrays, info = self.data.arrays, self.data.info
+        if f"{split}_x" in arrays:
+            return DenseRows(arrays[f"{split}_x"], info, self.dtype, self.device)
+        values, columns, rows = (arrays[f"{split}_x_{part}"] for part in ("values", "columns", "rows"))
+        return SparseRows(values, columns, rows, int(info["features"]), self.dtype, self.device)
+
+    @property
+    def worst(self) -> float:
+        return math.log(self.classes) if self.task.metric == TRAIN_LOSS else 0.0
+
+    @property
+    def train_size(self) -> int:
+        return len(self.splits["train"][1])
+
+    def build(self) -> nn.Module:
+        features = self.splits["train"][0].row_size
+        return MODELS[self.task.options["model"]](self.task, features, self.classes).to(self.device, self.dtype)
+
+    def batch(self, index: Tensor) -> Batch:
+        rows, labels = self.splits["train"]
+        return rows.take(index), labels[index]
+
+    def batches(self, plan: Tensor) -> Iterable[Batch]:
+        if plan.numel() * self.splits["train"][0].row_size > SMALL:
+            return super().batches(plan)
+        return zip(*(part.unbind(0) for part in self.batch(plan)))
+
+    def loss(self, model: Model, batch: Batch, noise: Tensor | None, carry: Any) -> tuple[Tensor, Any]:
+        x, y = batch
+        return F.cross_entropy(model(x) if noise is None else model(x, noise), y), None
+
+    def parts(self, split: str) -> Iterator[Batch]:
+        rows, labels = self.splits[split]
+        size = max(32, PIECE // rows.row_size)
+        for begin in range(0, len(labels), size):
+            yield rows.slice(begin, begin + size), labels[begin : begin + size]
+
+    def score(self, model: Model, batch: Batch) -> Tensor:
+        x, y = batch
+        logits = model(x)
+        loss = F.cross_entropy(logits, y, reduction="sum")
+        right = (logits.argmax(-1) == y).sum()
+        return torch.stack([loss, right.to(loss.dtype), torch.full_like(loss, y.numel())])
+
+    def finish(self, totals: Tensor) -> Scores:
+        loss, right, n = totals.tolist()
+        if self.task.metric == TRAIN_LOSS:
+            return Scores(loss / n, min(loss / n, self.worst))
+        return Scores(loss / n, 100 * right / n)

@@ -1,0 +1,106 @@
+"""Answering in a dialogue: trained word by word, judged by the BLEU of whole answers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..data import Dataset
+from ..metrics import corpus_bleu
+from ..models import Seq2Seq
+from .base import Batch, Model, Problem, Scores, Task
+
+# Rows of one piece of an evaluation: the host waits for none of them, so larger ones only need memory.
+PIECE_ROWS = {"cpu": 128, "accelerator": 1024}
+PAD, UNKNOWN, START, END = range(4)
+
+
+class DialogueProblem(Problem):
+    """What was said so far, and the next answer. The loss counts the words of the answer and its end, no padding.
+
+    The option ``decoded`` limits how many examples of a split are answered for BLEU (evenly spread over it; 0: all).
+    Unknown words are never said, and so never right.
+    """
+
+    def __init__(self, task: Task, data: Dataset, device: torch.device) -> None:
+        super().__init__(task, data, device)
+        self.vocabulary = int(data.info["vocab_size"])
+        self.never = torch.tensor([PAD, UNKNOWN, START], device=device)
+        self.splits = {split: self._split(split) for split in ("train", "valid", "test")}
+        self.references = {split: self._references(split) for split in ("valid", "test")}
+
+    def _split(self, split: str) -> Batch:
+        """Sources, the answers' words, and for each of these the word before it."""
+        source, target = (
+            torch.as_tensor(self.data.arrays[f"{split}_{part}"]).to(self.device, torch.int64)
+            for part in ("source", "target")
+        )
+        return source, target, F.pad(target[:, :-1], (1, 0), value=START)
+
+    def _chosen(self, split: str) -> Tensor:
+        """Which examples are answered."""
+        n, limit = len(self.data.arrays[f"{split}_target"]), int(self.task.options["decoded"])
+        return torch.arange(n) if not 0 < limit < n else torch.arange(limit) * n // limit
+
+    def _references(self, split: str) -> list[list[int]]:
+        rows = torch.as_tensor(self.data.arrays[f"{split}_target"])[self._chosen(split)]
+        return [_until_end(row) for row in rows.tolist()]
+
+    @property
+    def worst(self) -> float:
+        return 0.0
+
+    @property
+    def train_size(self) -> int:
+        return len(self.splits["train"][0])
+
+    def build(self) -> nn.Module:
+        o = self.task.options
+        return Seq2Seq(self.vocabulary, o["embedding"], o["hidden"], o["dropout"]).to(self.device)
+
+    def batch(self, index: Tensor) -> Batch:
+        return tuple(part[index] for part in self.splits["train"])
+
+    def loss(self, model: Model, batch: Batch, noise: Tensor | None, carry: Any) -> tuple[Tensor, Any]:
+        source, target, previous = batch
+        logits = model(source, previous)
+        return F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=PAD), None
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module, split: str) -> Scores:
+        rows = PIECE_ROWS["cpu" if self.device.type == "cpu" else "accelerator"]
+        parts = self.splits[split]
+        total = torch.zeros(2, dtype=torch.float64, device=self.device)
+        for begin in range(0, len(parts[0]), rows):
+            source, target, previous = (part[begin : begin + rows] for part in parts)
+            logits = model(source, previous)
+            loss = F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=PAD, reduction="sum")
+            total += torch.stack([loss, (target != PAD).sum()])
+        loss_sum, words = total.tolist()
+        loss_mean = loss_sum / words
+        if not math.isfinite(loss_mean):
+            return Scores(loss_mean, self.worst)
+        return Scores(loss_mean, corpus_bleu(self.answers(model, split), self.references[split]))
+
+    def answers(self, model: nn.Module, split: str) -> list[list[int]]:
+        """Greedy answers to the chosen examples of a split."""
+        assert isinstance(model, Seq2Seq)
+        rows = PIECE_ROWS["cpu" if self.device.type == "cpu" else "accelerator"]
+        sources = self.splits[split][0][self._chosen(split).to(self.device)]
+        length = self.splits[split][1].shape[1]
+        said = [model.answer(piece, length, START, self.never) for piece in sources.split(rows)]
+        return [_until_end(row) for row in torch.cat(said).tolist()]
+
+
+def _until_end(row: list[int]) -> list[int]:
+    """A row's words up to its end mark or padding."""
+    out = []
+    for word in row:
+        if word in (END, PAD):
+            break
+        out.append(word)
+    return out

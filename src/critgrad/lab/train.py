@@ -1,0 +1,328 @@
+"""The single engine: one trial, one model, one optimizer, as a user would write the loop.
+
+NOTE [epoch boundaries]: every random stream is keyed by the epoch as well as the seed, and recurrent states start anew
+with each epoch. A checkpoint at an epoch boundary therefore needs no generator's state, and a killed and resumed run
+gives the very numbers of one that was left alone.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import critgrad
+
+from .optimizers import build, recipe_of
+from .probes import Probes
+from .results import Result, provenance
+from .spec import Trial
+from .streams import global_stream, stream_seed
+from .tasks import Problem, problem_of
+
+TIMED_STEPS = 200
+WARM_UP_STEPS = 20
+
+
+@dataclass
+class Progress:
+    """What a callback is told after each epoch."""
+
+    epoch: int
+    epochs: int
+    train_loss: float
+    valid: float
+    test: float
+    optimizer: torch.optim.Optimizer
+
+
+OnEpoch = Callable[[Progress], None]
+OnStep = Callable[[torch.optim.Optimizer], None]  # after a step, with its gradient still in place
+
+
+@dataclass
+class _State:
+    """A run between two epochs."""
+
+    epoch: int = 0
+    diverged: bool = False
+    steps: int = 0
+    curves: dict[str, list[Any]] = field(default_factory=dict)
+    seconds: float = 0.0
+    step_times: list[float] = field(default_factory=list)
+    initial_valid: float = math.nan
+    peak_bytes: int = 0
+
+
+@lru_cache(maxsize=4)
+def cached_problem(task: str, settings: tuple[tuple[str, Any], ...], device: str) -> Problem:
+    """A problem with its data on the device, kept for the process's next trials."""
+    return problem_of(task, dict(settings), torch.device(device))
+
+
+def problem_for(trial: Trial, device: str) -> Problem:
+    """The problem of a trial."""
+    settings = tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in trial.settings.items())
+    return cached_problem(trial.task, settings, device)
+
+
+def new_model(problem: Problem, seed: int) -> nn.Module:
+    """A model whose weights are drawn from the seed's own stream."""
+    with global_stream(seed, "init"):
+        return problem.build()
+
+
+def train(
+    trial: Trial,
+    *,
+    device: str = "cpu",
+    checkpoint: Path | None = None,
+    on_epoch: OnEpoch | None = None,
+    on_step: OnStep | None = None,
+    stop_after: int | None = None,
+) -> Result:
+    """Run a trial to its end, from its checkpoint if there is one.
+
+    ``stop_after`` ends this call after so many epochs in all, leaving a checkpoint; the result is then that of the
+    epochs so far, and the same call without it goes on from there.
+    """
+    problem = problem_for(trial, device)
+    task = problem.task
+    model = new_model(problem, trial.seed)
+    optimizer = build(trial, model.parameters(), task.weight_decay, _replayed(trial, device))
+    state = _State()
+    if checkpoint is not None and checkpoint.exists():
+        _restore(checkpoint, trial, model, optimizer, state)
+    probes = Probes(trial.probe, optimizer, state.steps)
+    if device.startswith("cuda"):
+        torch.cuda.reset_peak_memory_stats()
+    if state.epoch == 0 and not state.curves:
+        state.initial_valid = _evaluate(problem, model)[1]
+
+    last = task.epochs if stop_after is None else min(stop_after, task.epochs)
+    while state.epoch < last and not state.diverged:
+        train_loss = _epoch(problem, model, optimizer, trial.seed, state, probes, on_step)
+        valid_loss, valid, test = _evaluate(problem, model)
+        state.epoch += 1
+        recorded = probes.epoch()
+        if not (math.isfinite(train_loss) and math.isfinite(valid_loss)):
+            state.diverged = True
+            # No curve gets a row for this epoch; the steps' decisions are kept, for a yoked run replays them.
+            recorded = {name: value for name, value in recorded.items() if name == "decisions"}
+        else:
+            row = {"train_loss": train_loss, "valid_loss": valid_loss, "valid": valid, "test": test}
+            recorded = {**row, "seconds": state.seconds, **recorded}
+        for name, value in recorded.items():
+            state.curves.setdefault(name, []).append(value)
+        if checkpoint is not None:
+            _save(checkpoint, trial, model, optimizer, state)
+        if on_epoch is not None:
+            on_epoch(Progress(state.epoch, task.epochs, train_loss, valid, test, optimizer))
+    return _result(trial, problem, model, state, device)
+
+
+def _epoch(
+    problem: Problem,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    seed: int,
+    state: _State,
+    probes: Probes,
+    on_step: OnStep | None,
+) -> float:
+    """One pass over the training data; the mean of its losses."""
+    epoch = state.epoch + 1
+    cuda = problem.device.type == "cuda"
+    plan, noise = problem.plan(seed, epoch), problem.noise(seed, epoch)
+    losses: list[torch.Tensor] = []
+    carry: Any = None
+    clock = _StepClock(cuda)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    clip = problem.task.clip
+    model.train()
+    if cuda:
+        torch.cuda.synchronize()
+    begin = time.perf_counter()
+    # Layers that drop units by themselves draw from the global generator: nobody else does during a step.
+    with global_stream(seed, "dropout", epoch):
+        for step, batch in enumerate(problem.batches(plan)):
+            for p in parameters:  # what zero_grad does, without its bookkeeping: small tasks feel it
+                p.grad = None
+            loss, carry = problem.loss(model, batch, None if noise is None else noise[step], carry)
+            loss.backward()
+            if clip:
+                nn.utils.clip_grad_norm_(parameters, clip)
+            probes.before_step()
+            timed = WARM_UP_STEPS <= state.steps < WARM_UP_STEPS + TIMED_STEPS
+            if timed:
+                clock.start()
+            optimizer.step()
+            if timed:
+                clock.stop()
+            probes.after_step()
+            if on_step is not None:
+                on_step(optimizer)
+            losses.append(loss.detach())
+            state.steps += 1
+    mean_loss = torch.stack(losses).double().mean().item()  # waits for the device
+    state.seconds += time.perf_counter() - begin
+    state.step_times += clock.seconds()
+    if cuda:
+        state.peak_bytes = max(state.peak_bytes, torch.cuda.max_memory_allocated())
+    return mean_loss
+
+
+class _StepClock:
+    """Times single steps; on a GPU by events, so that nothing waits for it during the epoch."""
+
+    def __init__(self, cuda: bool) -> None:
+        self.cuda = cuda
+        self.marks: list[tuple[Any, Any]] = []
+
+    def start(self) -> None:
+        self.begin = self._mark()
+
+    def stop(self) -> None:
+        self.marks.append((self.begin, self._mark()))
+
+    def _mark(self) -> Any:
+        if not self.cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def seconds(self) -> list[float]:
+        if self.cuda:
+            torch.cuda.synchronize()
+            return [begin.elapsed_time(end) / 1000 for begin, end in self.marks]
+        return [end - begin for begin, end in self.marks]
+
+
+def _evaluate(problem: Problem, model: nn.Module) -> tuple[float, float, float]:
+    """Validation loss, validation metric, test metric."""
+    model.eval()
+    chosen = problem.evaluate(model, problem.select_on)
+    if problem.report_on == problem.select_on:
+        return chosen.loss, chosen.metric, chosen.metric
+    return chosen.loss, chosen.metric, problem.evaluate(model, problem.report_on).metric
+
+
+def _replayed(trial: Trial, device: str) -> critgrad.Policy | None:
+    """For the yoked control: the decisions of the donor, which is this trial with another seed."""
+    if "donor_seed" not in trial.hyper:
+        return None
+    if not recipe_of(trial.optimizer).has_memory:
+        raise ValueError(
+            f"Invalid donor_seed for {trial.optimizer}: it has no memory whose decisions could be replayed"
+        )
+    hyper = {name: value for name, value in trial.hyper.items() if name != "donor_seed"}
+    donor = trial.replace(hyper=hyper, seed=trial.hyper["donor_seed"], probe=("decisions",))
+    decisions = train(donor, device=device).curves["decisions"]
+    return critgrad.Replay([None if slot < 0 else int(slot) for slot in decisions])
+
+
+def best_epoch(metric_is_higher: bool, valid: list[float], valid_loss: list[float]) -> int:
+    """The epoch (from 0) of the best validation metric; of equal ones that of the lowest validation loss."""
+    sign = 1 if metric_is_higher else -1
+    return max(range(len(valid)), key=lambda e: (sign * valid[e], -valid_loss[e]))
+
+
+def summarise(problem: Problem, curves: dict[str, Any], diverged: bool, initial_valid: float) -> dict[str, Any]:
+    """What both engines say about a finished run."""
+    summary: dict[str, Any] = {
+        "diverged": diverged,
+        "initial_valid": initial_valid,
+        "epochs": len(curves.get("valid", ())),
+        "metric": problem.task.metric.name,
+        "higher_is_better": problem.task.metric.higher_is_better,
+        "worst": problem.worst,
+        "data_sha256": problem.data.sha256,
+        "data_state": problem.data.state,
+        **problem.details(),
+    }
+    if diverged or not summary["epochs"]:
+        return {
+            **summary,
+            "best_epoch": None,
+            "valid": problem.worst,
+            "test": problem.worst,
+            "final_train_loss": math.nan,
+        }
+    e = best_epoch(problem.task.metric.higher_is_better, list(curves["valid"]), list(curves["valid_loss"]))
+    values = {"valid": float(curves["valid"][e]), "test": float(curves["test"][e])}
+    return {**summary, **values, "best_epoch": e + 1, "final_train_loss": float(curves["train_loss"][-1])}
+
+
+def _result(trial: Trial, problem: Problem, model: nn.Module, state: _State, device: str) -> Result:
+    curves = {name: np.asarray(values) for name, values in state.curves.items() if name != "decisions"}
+    if "decisions" in state.curves:
+        curves["decisions"] = np.concatenate([np.asarray(part) for part in state.curves["decisions"]])
+    summary = summarise(problem, curves, state.diverged, state.initial_valid)
+    summary |= {
+        "steps": state.steps,
+        "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
+        "train_seconds": state.seconds,
+    }
+    if state.peak_bytes:
+        summary["peak_bytes"] = state.peak_bytes
+    if state.step_times:
+        low, middle, high = np.quantile(np.asarray(state.step_times) * 1000, (0.25, 0.5, 0.75))
+        summary |= {"step_ms": float(middle), "step_ms_low": float(low), "step_ms_high": float(high)}
+    return Result(curves, summary, provenance(device))
+
+
+# -- checkpoints -------------------------------------------------------------------------------------------------------
+
+
+def _save(path: Path, trial: Trial, model: nn.Module, optimizer: torch.optim.Optimizer, state: _State) -> None:
+    """Write a checkpoint so that a kill leaves the old one or the new one, never half of one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    values = {
+        "trial": trial.key,
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "state": vars(state),
+    }
+    try:
+        with open(temporary, "wb") as file:
+            torch.save(values, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _restore(path: Path, trial: Trial, model: nn.Module, optimizer: torch.optim.Optimizer, state: _State) -> None:
+    values = torch.load(path, map_location="cpu", weights_only=True)
+    if values["trial"] != trial.key:
+        raise ValueError(
+            f"The checkpoint {path} is of another trial ({values['trial']}, expected {trial.key}); "
+            "give the same task, optimizer, options and seed, or another file"
+        )
+    model.load_state_dict(values["model"])
+    optimizer.load_state_dict(values["optimizer"])
+    vars(state).update(values["state"])
+
+
+def deterministic_algorithms(on: bool) -> None:
+    """Ask torch for the same bits every time on CUDA, too (slower); on the CPU they are the same anyway."""
+    if on:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(on)
+
+
+def dropout_seed(seed: int, epoch: int) -> int:
+    """The seed of the layers' own dropout in one epoch, for engines that set it themselves."""
+    return stream_seed(seed, "dropout", epoch)

@@ -1,0 +1,222 @@
+"""Ledgers into one another, and out into tables."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .ledger import Ledger, LedgerError, Row
+from .results import Result
+
+# What a second run of the same trial may give differently: measurements of the machine, not of the optimizer.
+MEASURED = frozenset({"seconds", "train_seconds", "step_ms", "step_ms_low", "step_ms_high", "peak_bytes"})
+
+
+@dataclass
+class Merged:
+    """What a merge has done. ``conflicts``: keys whose runs differ between ledgers; the first one met was kept."""
+
+    added: int = 0
+    known: int = 0
+    failed: int = 0
+    unreadable: int = 0
+    conflicts: list[str] = field(default_factory=list)
+    documents: list[str] = field(default_factory=list)  # names of documents that differ; the first one was kept
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        text = f"{self.added} runs added, {self.known} known already, {self.failed} failed ones"
+        if self.unreadable:
+            text += f", {self.unreadable} could not be read"
+        if self.conflicts:
+            text += (
+                f"; {len(self.conflicts)} runs differ from those of the same key, and the first was kept: "
+                + ", ".join(self.conflicts[:5])
+            )
+        if self.documents:
+            text += f"; documents that differ, the first was kept: {', '.join(self.documents)}"
+        return text + "."
+
+
+def same_numbers(a: Row | Result, b: Row | Result) -> bool:
+    """Whether two runs gave the same, bit for bit, all but times and bytes."""
+    curves = [{name: value for name, value in run.curves.items() if name not in MEASURED} for run in (a, b)]
+    summaries = [{name: value for name, value in run.summary.items() if name not in MEASURED} for run in (a, b)]
+    return (
+        curves[0].keys() == curves[1].keys()
+        and all(np.array_equal(value, curves[1][name], equal_nan=True) for name, value in curves[0].items())
+        and summaries[0] == summaries[1]
+    )
+
+
+def merge(target: str | Path, sources: Sequence[str | Path], *, salvage: bool = False) -> Merged:
+    """Put the runs of ``sources`` into ``target``, which is made if it is not there: the union, by key.
+
+    A run that failed here and is done there becomes done. ``salvage`` takes from a damaged file what can still be read.
+    """
+    merged = Merged()
+    for source in sources:
+        if Path(source).resolve() == Path(target).resolve():
+            raise LedgerError(f"Cannot merge {source} into itself: name another target")
+    with Ledger.open(target, write=True, create=True) as into:
+        for source in sources:
+            with Ledger.open(source) as ledger, into.transaction():
+                _merge_one(into, ledger, merged, salvage)
+    return merged
+
+
+def _merge_one(into: Ledger, ledger: Ledger, merged: Merged, salvage: bool) -> None:
+    for row in _salvaged(ledger, merged) if salvage else ledger.rows(status=None):
+        if row.status == "failed":
+            merged.failed += into.fail(row.trial, row.error or "", row.roles)
+            continue
+        result = Result(row.curves, row.summary, row.provenance)
+        if into.add(row.trial, result, row.roles):
+            merged.added += 1
+            continue
+        merged.known += 1
+        known = into.row(row.key)
+        if known is not None and not same_numbers(known, row):
+            merged.conflicts.append(row.key)
+    try:
+        _merge_rest(into, ledger, merged)
+    except LedgerError:
+        if not salvage:
+            raise
+
+
+def _merge_rest(into: Ledger, ledger: Ledger, merged: Merged) -> None:
+    known = {(analysis.name, analysis.task, analysis.arm) for analysis in into.analyses()}
+    for analysis in ledger.analyses():
+        if (analysis.name, analysis.task, analysis.arm) not in known:
+            into.put_analysis(analysis.name, analysis.task, analysis.arm, analysis.data, analysis.arrays, analysis.keys)
+    for name in ledger.documents():
+        text = ledger.document(name)
+        if into.document(name) is None and text is not None:
+            into.put_document(name, text)
+        elif into.document(name) != text:
+            merged.documents.append(name)
+
+
+def _salvaged(ledger: Ledger, merged: Merged) -> Iterator[Row]:
+    """The rows that can be read, one question each: a damaged page then costs its own rows only."""
+    for number in ledger.salvage_numbers():
+        try:
+            row = ledger.row_by_number(number)
+            if row is not None:
+                _ = row.curves  # a damaged blob shows when it is unpacked
+                yield row
+        except GeneratorExit:
+            raise
+        except Exception:
+            merged.unreadable += 1
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+_FIRST = ("key", "task", "optimizer", "seed", "engine", "status", "track", "family", "arm", "purpose", "registration")
+
+
+def table(ledger: Ledger) -> list[dict[str, Any]]:
+    """One record per run, failed ones too; hyper-parameters as ``hyper.NAME``, settings as ``settings.NAME``.
+
+    A run with several roles has them joined by ``;`` in each of the four columns, in the same order.
+    """
+    records = []
+    for row in ledger.rows(status=None):
+        trial = row.trial
+        record: dict[str, Any] = {
+            "key": row.key,
+            "task": trial.task,
+            "optimizer": trial.optimizer,
+            "seed": trial.seed,
+            "engine": trial.engine,
+            "status": row.status,
+            **{
+                name: ";".join(getattr(role, name) for role in row.roles)
+                for name in ("track", "family", "arm", "purpose")
+            },
+            "registration": trial.registration,
+            **{f"hyper.{name}": value for name, value in trial.hyper.items()},
+            **{f"settings.{name}": value for name, value in trial.settings.items()},
+            **row.summary,
+            **{f"provenance.{name}": value for name, value in row.provenance.items()},
+            "error": row.error.strip().splitlines()[-1] if row.error and row.error.strip() else None,
+        }
+        records.append(record)
+    return records
+
+
+def columns(records: Sequence[dict[str, Any]]) -> list[str]:
+    """The names of all columns: what identifies a run first, then hyper-parameters and settings, then outcomes."""
+    names = dict.fromkeys(_FIRST)
+    for prefix in ("hyper.", "settings.", ""):
+        for record in records:
+            names.update(
+                dict.fromkeys(name for name in record if name.startswith(prefix) and (prefix or "." not in name))
+            )
+    for record in records:
+        names.update(dict.fromkeys(record))
+    return list(names)
+
+
+def export(ledger: Ledger, path: str | Path) -> int:
+    """Write one row per run to a ``.csv`` or ``.parquet`` file; the number of rows."""
+    path = Path(path)
+    writers = {".csv": _write_csv, ".parquet": _write_parquet}
+    if path.suffix not in writers:
+        raise ValueError(
+            f"Invalid file for an export: {str(path)!r}, expected a name that ends in {' or '.join(writers)}"
+        )
+    records = table(ledger)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        writers[path.suffix](temporary, records, columns(records))
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return len(records)
+
+
+def _flat(value: Any) -> Any:
+    """A value for one cell: lists and the like as JSON."""
+    return json.dumps(value) if isinstance(value, (list, dict)) else value
+
+
+def _write_csv(path: Path, records: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, names, restval="")
+        writer.writeheader()
+        for record in records:
+            writer.writerow({name: _flat(value) for name, value in record.items()})
+
+
+def _write_parquet(path: Path, records: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
+    try:
+        pyarrow = importlib.import_module("pyarrow")
+        parquet = importlib.import_module("pyarrow.parquet")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "Parquet needs another package: pip install pyarrow; or export to a .csv file"
+        ) from error
+    arrays = [pyarrow.array(_column([_flat(record.get(name)) for record in records])) for name in names]
+    parquet.write_table(pyarrow.table(arrays, names=list(names)), path)
+
+
+def _column(values: list[Any]) -> list[Any]:
+    """Values of one type: numbers with numbers, or else all of them as texts."""
+    kinds = {type(value) for value in values if value is not None}
+    if len(kinds) <= 1:
+        return values
+    if kinds <= {int, float}:
+        return [None if value is None else float(value) for value in values]
+    return [None if value is None else str(value) for value in values]

@@ -1,0 +1,58 @@
+"""Text of a command line as values, for both front ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def pairs(items: Sequence[str], what: str) -> dict[str, Any]:
+    """``["epochs=3", "lr=1e-3"]`` as a dict of Python values."""
+    out: dict[str, Any] = {}
+    for item in items:
+        name, equals, text = item.partition("=")
+        if not equals or not name:
+            raise ValueError(f"Invalid {what}: {item!r}, expected NAME=VALUE")
+        out[name] = value_of(text)
+    return out
+
+
+def value_of(text: str) -> Any:
+    """A number, true/false, none, a list (with commas), or the text itself.
+
+    >>> value_of("3"), value_of("1e-3"), value_of("true"), value_of("0.9,0.99"), value_of("KotH")
+    (3, 0.001, True, [0.9, 0.99], 'KotH')
+    """
+    if "," in text:
+        return [value_of(part) for part in text.split(",") if part]
+    low = text.lower()
+    if low in ("true", "false"):
+        return low == "true"
+    if low in ("none", "null"):
+        return None
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text
+
+
+def listed(values: Mapping[str, Any]) -> str:
+    """``lr=0.001, topC=5``, as one reads it.
+
+    >>> listed({"lr": 1e-3, "topC": 5})
+    'lr=0.001, topC=5'
+    """
+    return ", ".join(
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in values.items()
+    )
+
+
+def default_device(device: str) -> str:
+    """``auto`` is the GPU if there is one."""
+    import torch
+
+    if device != "auto":
+        return device
+    return "cuda" if torch.cuda.is_available() else "cpu"

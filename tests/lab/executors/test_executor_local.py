@@ -1,0 +1,104 @@
+"""The pool of processes: answers, errors, deaths."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import wait
+from pathlib import Path
+
+import pytest
+
+from critgrad.lab.executors import LOSSES, WorkerLostError, open_executor
+from critgrad.lab.executors.local import LocalPool
+
+pytestmark = pytest.mark.slow
+
+
+def die_once(flag: Path) -> int:
+    """Kill the worker on the first call; answer on the second."""
+    if not flag.exists():
+        flag.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return os.getpid()
+
+
+def die_always(log: Path) -> None:
+    with open(log, "a") as file:
+        file.write("x")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_calls_errors_and_deaths_each_get_their_own_answer(tmp_path: Path) -> None:
+    with LocalPool(2) as pool:
+        numbers = [pool.submit(pow, 2, n) for n in range(20)]
+        wrong = pool.submit(int, "seven")
+        once = pool.submit(die_once, tmp_path / "flag")
+        always = pool.submit(die_always, tmp_path / "log")
+        large = pool.submit(bytes, 5_000_000)
+        unpicklable = pool.submit(open, os.devnull)
+        assert [future.result(60) for future in numbers] == [2**n for n in range(20)]
+        assert "seven" in str(wrong.exception(60))
+        assert once.result(60) != os.getpid()
+        error = always.exception(60)
+        assert isinstance(error, WorkerLostError)
+        assert "exit code -9" in str(error)
+        assert len((tmp_path / "log").read_text()) == LOSSES
+        assert len(large.result(60)) == 5_000_000
+        assert "pickle" in str(unpicklable.exception(60))
+        assert once.worker.startswith("process ")
+        pids = pool.pids
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_closing_now_ends_running_calls() -> None:
+    pool = LocalPool(1)
+    running, queued = pool.submit(time.sleep, 600), pool.submit(time.sleep, 600)
+    while not running.running():
+        wait([running], timeout=0.01)
+    pool.shutdown(cancel_futures=True)
+    assert running.done()
+    assert queued.cancelled()
+    with pytest.raises(RuntimeError, match="closed"):
+        pool.submit(pow, 2, 2)
+
+
+BROKEN = """
+import sys
+from critgrad.lab.executors.local import LocalPool
+if __name__ != "__main__":
+    sys.exit(7)  # a worker imports this file again, and cannot
+pool = LocalPool(2)
+futures = [pool.submit(pow, 2, n) for n in range(50)]
+print({type(future.exception(60)).__name__ for future in futures}, flush=True)
+pool.shutdown(cancel_futures=True)
+"""
+
+
+def test_workers_that_cannot_start_are_given_up_soon(tmp_path: Path) -> None:
+    script = tmp_path / "broken.py"
+    script.write_text(BROKEN)
+    source = Path(__file__).parents[3] / "src"
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": str(source)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "BrokenExecutor" in done.stdout, done.stderr
+
+
+def test_an_unknown_executor_or_option_is_named() -> None:
+    with pytest.raises(ValueError, match="'ray', expected one of local, inline, dask, slurm"):
+        open_executor("ray")
+    with pytest.raises(ValueError, match="'adress', expected one of: address"):
+        open_executor("dask", options={"adress": "tcp://x"})
+    with pytest.raises(ValueError, match="time of the executor slurm: 'soon', expected int"):
+        open_executor("slurm", options={"time": "soon"})
+    with pytest.raises(ValueError, match="workers: 0"):
+        open_executor("local", workers=0)

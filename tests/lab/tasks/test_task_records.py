@@ -1,0 +1,79 @@
+import pytest
+
+pytest.importorskip("numpy")
+
+from critgrad.lab.data import DATASETS
+from critgrad.lab.tasks import TASKS, TRAIN_LOSS, problem_of, task_of
+
+NAMES = [
+    *("digits-mlp", "mnist-logreg", "mnist-mlp", "covtype-logreg", "rcv1-logreg", "reuters-logreg", "noise-logreg"),
+    *("cifar10-convnet", "cifar100-convnet", "ptb-lstm", "wikitext2-lstm", "snli-infersent", "snli-conv", "snli-lstm"),
+    *("multiwoz-bilstm", "sgd-bilstm", "multiwoz-roberta"),
+]
+
+# task: batch size, epochs, clipping, weight decay
+SETTINGS = {
+    "digits-mlp": (32, 30, None, 0.0),
+    "mnist-logreg": (64, 10, None, 0.0),
+    "mnist-mlp": (64, 10, None, 0.0),
+    "covtype-logreg": (25, 25, None, 0.01),
+    "rcv1-logreg": (25, 25, None, 0.01),
+    "reuters-logreg": (25, 25, None, 0.01),
+    "noise-logreg": (64, 20, None, 0.0),
+    "cifar10-convnet": (64, 100, 10.0, 0.0),
+    "cifar100-convnet": (64, 100, 10.0, 0.0),
+    "ptb-lstm": (20, 50, 0.25, 0.0),
+    "wikitext2-lstm": (20, 50, 0.25, 0.0),
+    "snli-infersent": (128, 20, 5.0, 0.0),
+    "snli-conv": (128, 20, 5.0, 0.0),
+    "snli-lstm": (128, 20, 5.0, 0.0),
+    "multiwoz-bilstm": (64, 15, 5.0, 0.0),
+    "sgd-bilstm": (64, 15, 5.0, 0.0),
+    "multiwoz-roberta": (4, 3, 1.0, 0.0),
+}
+
+
+def test_there_are_seventeen_tasks_with_data_for_each():
+    assert list(TASKS) == NAMES
+    assert {task.dataset for task in TASKS.values()} == set(DATASETS)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_record_has_the_settings_of_the_plan(name):
+    task = TASKS[name]
+    assert (task.batch_size, task.epochs, task.clip, task.weight_decay) == SETTINGS[name]
+    assert task.differs
+    assert task.summary
+
+
+def test_variants_and_settings_are_applied_in_order():
+    task = task_of("ptb-lstm@b420@tiny", {"hidden": 24})
+    assert (task.name, task.dataset, task.options["hidden"]) == ("ptb-lstm@b420@tiny", "ptb@tiny", 24)
+    assert task.batch_size == TASKS["ptb-lstm"].tiny["batch_size"]  # the twin is too short for 420 columns
+    assert task_of("ptb-lstm@b420", {"batch_size": 10}).batch_size == 10
+    convex = task_of("mnist-logreg@convex")
+    assert (convex.metric, convex.epochs) == (TRAIN_LOSS, 25)
+
+
+def test_the_noise_level_chooses_the_data():
+    assert task_of("noise-logreg").dataset == "noise"
+    assert task_of("noise-logreg", {"flip_y": 0.3}).dataset == "noise@0.3"
+    assert task_of("noise-logreg", {"flip_y": 1}).dataset == "noise@1"
+    assert problem_of("noise-logreg", {"flip_y": 0.3}).data.info["flip_y"] == 0.3
+    with pytest.raises(ValueError, match=r"flip_y: 1\.5"):
+        task_of("noise-logreg", {"flip_y": 1.5})
+
+
+@pytest.mark.parametrize(
+    "name, settings, message",
+    [
+        ("mnist", {}, "Invalid task: 'mnist', expected one of digits-mlp"),
+        ("ptb-lstm@b421", {}, "Invalid variant of ptb-lstm: 'b421', expected one of tiny, b420"),
+        ("digits-mlp", {"hiden": 3}, "Invalid setting of digits-mlp: 'hiden', expected one of .*hidden"),
+        ("digits-mlp", {"epochs": 0}, "Invalid epochs of digits-mlp: 0"),
+        ("digits-mlp", {"batch_size": 2.5}, "Invalid batch_size of digits-mlp: 2.5"),
+    ],
+)
+def test_a_wrong_name_or_setting_is_named(name, settings, message):
+    with pytest.raises(ValueError, match=message):
+        task_of(name, settings)
