@@ -1,9 +1,10 @@
 # Every target sets up what it needs: a virtual environment in .venv with the versions of constraints.txt.
 #
-#   make compare    train the bundled digits with each optimizer and its memory twins; prints a table
+#   make compare    every optimizer and its memory twins on the bundled digits: a table and report.html
 #   make test       the tests, with coverage          make test-all   the slow ones too
 #   make doctest    the examples in the docstrings    make lint       ruff: rules and format
 #   make types      mypy                              make coverage   test-all, then htmlcov/
+#   make docs       the documentation, in build/site  make results    docs/results.md from the published ledgers
 #   make bench      step times and memory             make clean      remove what make made
 #
 # ARGS is handed on: make test ARGS="-k checkpoint", make compare ARGS="--seeds 10".
@@ -25,7 +26,7 @@ TRITON  := triton==3.6.0
 KERNELS := TRITON_INTERPRET=1 $(PYTEST) tests/kernels -W ignore::DeprecationWarning
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compare test test-all doctest lint format types coverage bench clean
+.PHONY: help setup compare test test-all doctest lint format types coverage docs results bench clean
 
 help:
 	@sed -n '/^#   make/s/^# //p' Makefile
@@ -70,6 +71,12 @@ types: $(READY)
 
 coverage: $(READY)
 	$(PYTEST) $(COV) --cov-report=html $(ARGS)
+
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+results: $(READY)
+	$(BIN)/python -m critgrad.lab.results_page results/*.db --out docs/results.md
 
 bench: $(READY)
 	$(BIN)/python benchmarks/step_time.py $(ARGS)

@@ -7,6 +7,11 @@ import math
 Shape = tuple[int, ...]
 
 
+def digits() -> list[Shape]:
+    """64 -> 32 -> 10: a model that is trained by the thousand."""
+    return [(32, 64), (32,), (10, 32), (10,)]
+
+
 def mlp() -> list[Shape]:
     """784 -> 32 -> 10, as for MNIST."""
     return [(32, 784), (32,), (10, 32), (10,)]
@@ -49,7 +54,14 @@ def tiny() -> list[Shape]:
     return [(32,)] * 1000
 
 
-MODELS = {"mlp": mlp, "lstm": lstm, "transformer": transformer, "roberta": roberta_base, "tiny": tiny}
+MODELS = {
+    "digits": digits,
+    "mlp": mlp,
+    "lstm": lstm,
+    "transformer": transformer,
+    "roberta": roberta_base,
+    "tiny": tiny,
+}
 
 
 def count(shapes: list[Shape]) -> int:

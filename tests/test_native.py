@@ -10,9 +10,9 @@ from helpers import GradientStream, assert_close, assert_same_bits, memory_state
 
 import critgrad
 from critgrad import kernels
-from critgrad.kernels import native
+from critgrad.kernels import compiled, native
 
-pytestmark = pytest.mark.skipif(native.compiled_core() is None, reason="no C compiler")
+pytestmark = pytest.mark.skipif(compiled.compiled_core() is None, reason="no C compiler")
 
 SHAPES = ((70, 600), (5,), (), (2, 1, 3), (0, 4))
 CASES = [
@@ -29,6 +29,8 @@ MEMORIES = [
     {"topC": 3, "decay": 0.9},
     {"topC": 4, "decay": 0.99, "scope": "tensor", "aggr": "mid"},
     {"topC": 4, "aggr": "sum", "kappa": 0.5, "policy": "RR", "max_age": 3},
+    {"topC": 6, "decay": 0.99, "aggr": "fisher"},
+    {"topC": 3, "decay": 0.99, "aggr": "fisher", "scope": "tensor", "rho": 1e-3, "kappa": 0.5},
 ]
 
 
@@ -47,7 +49,7 @@ def is_native(opt) -> bool:
     return opt._critical_kernel[2] is not None
 
 
-@pytest.mark.parametrize("memory", MEMORIES, ids=["global", "tensor", "random"])
+@pytest.mark.parametrize("memory", MEMORIES, ids=["global", "tensor", "random", "damping", "damping by tensor"])
 @pytest.mark.parametrize("name,base", CASES)
 def test_native_equals_plain(name, base, memory):
     ours, theirs = (parameters(SHAPES, torch.float32) for _ in range(2))
@@ -165,7 +167,8 @@ def test_a_bad_step_leaves_the_memory_and_moves_the_base_as_torch_would():
 def test_gradients_are_not_written_and_parameters_count_their_versions():
     params = parameters(SHAPES, torch.float32)
     opt = optimizer("Adam_C", params, True)
-    GradientStream(params).set(params, 0)
+    run(opt, params, GradientStream(params), 1)  # the base's own, as the memory is empty
+    GradientStream(params).set(params, 1)
     grads, versions = [p.grad.clone() for p in params], [p._version for p in params]
     opt.step()
     assert_same_bits([p.grad for p in params], grads)
@@ -192,8 +195,8 @@ def test_other_storage_orders(order):
 @pytest.mark.parametrize(
     "options",
     [
-        {"fused": None},
-        {"aggr": "fisher"},
+        {"fused": False},
+        {"foreach": True, "fused": None},
         {"aggr": "median"},
         {"memory_dtype": "bfloat16"},
         {"policy": "CDS"},
@@ -216,18 +219,29 @@ def test_it_can_be_turned_off(monkeypatch):
     assert not is_native(opt)
 
 
-@pytest.mark.parametrize("trouble", ["no compiler", "bad source", "no folder"])
+@pytest.mark.parametrize("fused", [None, True])
+def test_it_is_chosen_by_itself(fused):
+    params = parameters(SHAPES, torch.float32)
+    opt = critgrad.Adam_C(params, fused=fused)
+    run(opt, params, GradientStream(params), 2)
+    assert is_native(opt)
+
+
+@pytest.mark.parametrize("trouble", ["no compiler", "bad source", "no folder", "slow compiler"])
 def test_no_library_no_word(trouble, monkeypatch, tmp_path, capfd, recwarn):
     if trouble == "no compiler":
         monkeypatch.setenv("CC", str(tmp_path / "nothing"))
     elif trouble == "bad source":
         (tmp_path / "native.c").write_text("this is not C")
-        monkeypatch.setattr(native, "SOURCE", tmp_path / "native.c")
+        monkeypatch.setattr(compiled, "SOURCE", tmp_path / "native.c")
+        monkeypatch.setenv("CRITGRAD_CACHE", str(tmp_path))
+    elif trouble == "slow compiler":
+        monkeypatch.setattr(compiled, "LONGEST_BUILD", 0.0)
         monkeypatch.setenv("CRITGRAD_CACHE", str(tmp_path))
     else:
         (tmp_path / "file").write_text("")
         monkeypatch.setenv("CRITGRAD_CACHE", str(tmp_path / "file"))
-    native.compiled_core.cache_clear()
+    compiled.compiled_core.cache_clear()
     try:
         params = parameters(SHAPES, torch.float32)
         opt = critgrad.Adam_C(params, fused=True)
@@ -235,7 +249,7 @@ def test_no_library_no_word(trouble, monkeypatch, tmp_path, capfd, recwarn):
         assert not is_native(opt)
     finally:
         monkeypatch.undo()
-        native.compiled_core.cache_clear()
+        compiled.compiled_core.cache_clear()
     assert capfd.readouterr() == ("", "")
     assert not recwarn.list
     assert not list(tmp_path.glob("critgrad/*.so"))
@@ -243,8 +257,8 @@ def test_no_library_no_word(trouble, monkeypatch, tmp_path, capfd, recwarn):
 
 def test_it_is_compiled_once(monkeypatch, tmp_path):
     monkeypatch.setenv("CRITGRAD_CACHE", str(tmp_path))
-    first = native.build()
+    first = compiled.build()
     made = first.stat().st_mtime_ns
-    assert native.build() == first
+    assert compiled.build() == first
     assert first.stat().st_mtime_ns == made
     assert [path.name for path in first.parent.iterdir()] == [first.name]

@@ -74,7 +74,9 @@ def damping_weights(gram: Tensor, dots: Tensor, rho: float, kappa: float, usable
     rhs = torch.where(use[..., None], dots / size, 0.0)
     # check_errors=False: the check would wait for the device. The matrix is positive definite by construction.
     factor, _ = torch.linalg.cholesky_ex(shifted, check_errors=False)
-    return kappa * torch.cholesky_solve(rhs[..., None], factor).squeeze(-1)
+    # NOTE [no cholesky_solve]: for several rows on CUDA it allocates, which a CUDA graph forbids; these two do not.
+    half = torch.linalg.solve_triangular(factor, rhs[..., None], upper=False)
+    return kappa * torch.linalg.solve_triangular(factor.mT, half, upper=True).squeeze(-1)
 
 
 def insert_in_gram(gram: Tensor, row: Tensor, square: Tensor, accept: Tensor, slot: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from . import checkpoint, kernels
 from .distributed import refuse_lost_group
 from .layout import aligned, local
+from .measure import settle
 from .memory import KEYS, SLOTS, Memory
 from .options import DEFAULTS, check_agreement, normalize_options, option_keys
 from .plain import Visit
@@ -245,8 +246,7 @@ class Critical(Optimizer, metaclass=CriticalMeta):
             return loss
         memories, grads = self._critical_look()
         fused = self._critical_fused_step(memories)
-        if fused is not None:
-            fused(grads)
+        if fused is not None and fused(grads):
             self._critical_step_others(without_memory)
         else:
             visits = [Visit(memory, these) for memory, these in zip(memories, grads)]
@@ -266,12 +266,21 @@ class Critical(Optimizer, metaclass=CriticalMeta):
     def _critical_fused_step(self, memories: list[Memory]) -> kernels.Step | None:
         """A kernel that does the memories' and the base's part at once, where there is one for all options in use."""
         if torch.compiler.is_compiling():
+            if self._critical_kernel is not None:
+                self._critical_leave_kernel(memories)
             return None
         asked = [[group.get(name) for name in kernels.ASKED] for group in self.param_groups]
         known = self._critical_kernel
         if known is None or known[0] is not memories or known[1] != asked:
             known = self._critical_kernel = (memories, asked, kernels.choose(self, memories))
         return known[2]
+
+    @torch.compiler.disable
+    def _critical_leave_kernel(self, memories: list[Memory]) -> None:
+        """A step that is compiled goes on where a kernel has left off."""
+        self._critical_kernel = None
+        for memory in memories:
+            settle(memory)
 
     def _critical_step_others(self, groups: list[dict[str, Any]]) -> None:
         """The base's step for the groups without a memory, after a kernel has done the others."""
@@ -309,7 +318,7 @@ class Critical(Optimizer, metaclass=CriticalMeta):
                     # NOTE [p.grad is not written]: SGD's foreach loop with nesterov adds to it, so where the direction
                     # is the gradient itself (an empty memory), the base gets a copy.
                     grads.append((part.param, g))
-                    part.param.grad = g.clone() if d is None else d
+                    part.param.grad = part.layout.copy(g) if d is None else d
         for param in list(self.state):
             # NOTE [only ours]: Adam and others set their state up only when they find none at all.
             if torch.is_tensor(param) and not any(key not in KEYS for key in self.state[param]):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .aggregate import damping_weights
-from .measure import measure, squares
+from .measure import measure, settled, squares
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 class MemoryReport:
     """One memory, as plain Python values. Lists run over the live slots, in slot order."""
 
-    scope: str
-    policy: str
+    scope: str  # whose norm decides: "global", "group" or "tensor"
+    policy: str  # its name
     aggr: tuple[str, ...]  # of its groups, without repetitions
-    topC: int
-    live: int
+    topC: int  # slots
+    live: int  # of them in use
     steps: int  # gradients seen (those that were not finite are not counted)
     inserted: int  # of them stored
-    priorities: list[float]
-    norms: list[float]
+    priorities: list[float]  # decayed: the lowest goes first
+    norms: list[float]  # at insertion, undecayed
     ages: list[int]  # staleness in steps: 1 = stored by the step before the coming one
-    slots: list[int]
+    slots: list[int]  # their numbers
     last_slot: int | None  # that the last counted step wrote (see steps); None if it wrote none
     gradient_norm: float | None  # of the gradients standing in p.grad; None without any
     sum_norm: float | None  # of the sum of the stored gradients
@@ -52,7 +52,7 @@ class MemoryReport:
 class Report:
     """All memories of an optimizer."""
 
-    memories: list[MemoryReport]
+    memories: list[MemoryReport]  # one under scope="global", else one per group or tensor
 
     @property
     def bytes(self) -> int:
@@ -178,11 +178,11 @@ def _norms(memory: Memory, parts: list[Any]) -> tuple[float | None, float]:
 
 def _add_damping(memory: Memory, rows: list[dict[str, Any]]) -> None:
     """What the damping does: the Gram matrix's spectrum, the gradient's share in the span, ``|d| / |g|``."""
-    assert memory.gram is not None
-    spectra = torch.linalg.eigvalsh(memory.gram).flip(-1).clamp(min=0).tolist()
+    gram = settled(memory)
+    spectra = torch.linalg.eigvalsh(gram).flip(-1).clamp(min=0).tolist()
     for row, spectrum in zip(rows, spectra):
         row["spectrum"] = spectrum[: row["live"]]
-        row["sum_norm"] = row["sum_norm"] or math.sqrt(max(float(memory.gram[rows.index(row)].sum()), 0.0))
+        row["sum_norm"] = row["sum_norm"] or math.sqrt(max(float(gram[rows.index(row)].sum()), 0.0))
     grads = [None if p.param.grad is None else p.layout.flat(p.param.grad.detach()) for p in memory.parts]
     if all(g is None for g in grads):
         return
@@ -191,12 +191,12 @@ def _add_damping(memory: Memory, rows: list[dict[str, Any]]) -> None:
     assert sums.own_square is not None
     options = next(part.options for part in memory.parts if part.damps)
     usable = torch.isfinite(sums.square)
-    w = damping_weights(memory.gram, sums.dots, options["rho"], options["kappa"], usable)
+    w = damping_weights(gram, sums.dots, options["rho"], options["kappa"], usable)
     for i, row in enumerate(rows):
         square = float(sums.own_square[i])
         if not (math.isfinite(square) and square > 0 and row["live"]):
             continue
-        a, K = sums.dots[i], memory.gram[i]
+        a, K = sums.dots[i], gram[i]
         inside = float(a @ (torch.linalg.pinv(K, hermitian=True) @ a))
         damped = square - 2 * float(w[i] @ a) + float(w[i] @ K @ w[i])
         row["span_share"] = min(max(inside / square, 0.0), 1.0)

@@ -133,6 +133,12 @@ class Layout:
             shape, strides = (leading, *shape), (span, *strides)
         return torch.empty_strided(shape, strides, dtype=dtype, device=device, **options)
 
+    def copy(self, tensor: Tensor) -> Tensor:
+        """A copy in the parameter's order: torch's fused loops read a gradient as if it had that."""
+        if is_dtensor(tensor) or same_strides(self.shape, tensor.stride(), self.strides):
+            return tensor.clone()
+        return self.empty(tensor.dtype, tensor.device).copy_(tensor)
+
     def unflatten(self, flat: Tensor) -> Tensor:
         """A tensor of the parameter's shape and order on top of a flat real one."""
         if self.complex:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .memory import Memory, Part
 
 BLOCK = 1 << 16
+SMALL = 1 << 14
 DEVICE_BLOCK = 1 << 20  # products there are summed in float64: the block bounds a temporary, not an error
 
 
@@ -81,20 +82,13 @@ def squares(grads: Sequence[Tensor | None], parts: Sequence[Part], device: torch
 
 
 def _host_squares(present: Sequence[tuple[int, Tensor, torch.dtype]], count: int) -> Tensor:
-    """The same on a CPU: one dot product per block, and two calls for all that is left to add up."""
-    owners: list[int] = []
-    pieces: list[Tensor] = []
+    """The same on a CPU: one dot product per block, added up in Python numbers, which are float64."""
+    total = [0.0] * count
     for i, g, work in present:
         for block in g.split(BLOCK) if g.numel() > BLOCK else (g,):
-            block = block.to(work)
-            pieces.append(torch.dot(block, block))
-            owners.append(i)
-    total = torch.zeros(count, dtype=torch.float64)
-    if len({work for _, _, work in present}) > 1:
-        pieces = [piece.double() for piece in pieces]
-    if pieces:
-        total.index_add_(0, torch.tensor(owners), torch.stack(pieces).double())
-    return total
+            block = block if block.dtype == work else block.to(work)
+            total[i] += torch.dot(block, block).item()
+    return torch.tensor(total, dtype=torch.float64)
 
 
 def _row_dots(part: Part, g: Tensor, square: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -115,7 +109,9 @@ def _row_dots(part: Part, g: Tensor, square: Tensor) -> tuple[Tensor, Tensor, Te
         G = slots.columns(start, stop)
         for x, out in wanted:
             x = x[start:stop].to(part.work)
-            if host:
+            if host and length <= SMALL:
+                out.append(torch.mv(G, x))  # one call; for more values the dot products are faster
+            elif host:
                 out += [torch.dot(G_i, x) for G_i in G.unbind(0)]
             else:
                 out.append((G * x).sum(-1, dtype=torch.float64))
@@ -179,6 +175,25 @@ def measure(memory: Memory, grads: Sequence[Tensor | None]) -> Sums:
         sums.g_dot_sum = own[0] if sums.g_dot_sum is None else sums.g_dot_sum + own[0]
         sums.sum_sq = own[1] if sums.sum_sq is None else sums.sum_sq + own[1]
     return sums
+
+
+def pending(gram: Tensor) -> Tensor:
+    """Which entries have inner products that are not known yet: ``(rows, C)``; see memory.py, NOTE [pending]."""
+    return gram.diagonal(dim1=-2, dim2=-1).isnan()
+
+
+def settled(memory: Memory) -> Tensor:
+    """The Gram matrix with what is pending worked out from the slots; waits for the device."""
+    assert memory.gram is not None
+    if not bool(pending(memory.gram).any()):
+        return memory.gram
+    return torch.where(memory.gram.isnan(), gram_from_slots(memory), memory.gram)
+
+
+def settle(memory: Memory) -> None:
+    """The same in place: whenever another path than the one that left something pending goes on."""
+    if memory.gram is not None:
+        memory.gram.copy_(settled(memory))
 
 
 def gram_from_slots(memory: Memory) -> Tensor:

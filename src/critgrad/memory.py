@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .aggregate import adding_weights
 from .distributed import prepare
 from .layout import Layout, is_dtensor, local
-from .measure import gram_from_slots
+from .measure import gram_from_slots, pending
 from .options import QUANTIZED
 from .policies import Policy, policy_of
 from .slots import FORMATS, SCALE_BLOCK, Format, Slots, scale_blocks, working_dtype
@@ -32,6 +33,9 @@ CLOCK = "critical_clock"  # (): steps seen, not counting those with a gradient t
 INSERTED = "critical_inserted"  # (): gradients stored so far
 GRAM = "critical_gram"  # (C, C): inner products of the stored gradients; with aggr="fisher" only
 
+# NOTE [pending]: an entry that a kernel has rounded has inner products that only the next step's pass over the slots
+# finds; until then its row and column of the Gram matrix are NaN. A checkpoint keeps them so, and the resumed run finds
+# the same bits; whatever else goes on from there settles them first (measure.settle).
 TABLE_KEYS = (PRIORITY, NORM, BORN, CLOCK, INSERTED)
 DERIVED_KEYS = (SUM, GRAM)
 KEYS = (SLOTS, SCALE, SUM, *TABLE_KEYS, GRAM)
@@ -201,7 +205,9 @@ class Memory:
         self.device = self.parts[0].device
         wide = any(part.work == torch.float64 for part in self.parts)
         self.dtype = torch.float64 if wide else torch.float32
-        self.stream = torch.tensor(list(streams) if by_tensor else [streams[0]], device=self.device)
+        self.streams = list(streams) if by_tensor else [streams[0]]
+        self.stream = torch.tensor(self.streams, device=self.device)
+        self._adding: dict[Any, list[tuple[float, float]]] = {}
         self.attached = False  # whether the optimizer's state holds what is here
         self.process_group: Any = None
         prepare(self, process_group)
@@ -225,6 +231,14 @@ class Memory:
     def _tables(self) -> dict[str, Tensor]:
         tables = (self.priority, self.norm, self.born, self.clock, self.inserted)
         return dict(zip(TABLE_KEYS, tables))
+
+    def adding_weights(self, aggr: str, kappa: float) -> list[tuple[float, float]]:
+        """``(scale, share)`` by the number of live entries, as numbers: for paths that decide on the host."""
+        if (aggr, kappa) not in self._adding:
+            counts = torch.arange(self.topC + 1)
+            both = adding_weights(aggr, kappa, counts, torch.ones_like(counts, dtype=torch.bool))
+            self._adding[aggr, kappa] = list(zip(*(weights.tolist() for weights in both)))
+        return self._adding[aggr, kappa]
 
     def attach(self, states: Sequence[State]) -> None:
         """Write our keys into the optimizer's state, and take out those that this memory does not use."""
@@ -294,7 +308,10 @@ class Memory:
                 trusted = False
             else:
                 gram[part.row] = local(was).to(self.device, torch.float64)
-        return gram if trusted and bool(torch.isfinite(gram).all()) else gram_from_slots(self)
+        waits = pending(gram)
+        unknown = waits[..., :, None] | waits[..., None, :]
+        as_left = torch.equal(~torch.isfinite(gram), unknown) and bool((waits.sum(-1) <= 1).all())
+        return gram if trusted and as_left else gram_from_slots(self)
 
     @property
     def table_bytes(self) -> int:

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from .aggregate import PICKS, adding_weights, damping_weights, insert_in_gram, pick
+from .host import HostDecision, knows
 from .layout import like
 from .measure import Sums, measure, on_host
 from .memory import REFRESH_STEPS_PER_SLOT, SMALLEST_REFRESH, Memory, Part
-from .policies import Tables, advance, decide
+from .policies import Decision, Tables, advance, decide
 from .slots import SCALE_BLOCK, saturate
 
 BLOCK = 1 << 17  # values: four arrays of them are about what a core can keep in cache
@@ -31,29 +32,49 @@ class Visit:
     def __init__(self, memory: Memory, grads: Sequence[Tensor | None]) -> None:
         self.memory = memory
         parts = memory.parts
-        with torch.no_grad():
-            self.grads = [None if g is None else part.layout.flat(g.detach()) for part, g in zip(parts, grads)]
-            self.sums: Sums = measure(memory, self.grads)
-            self.tables = Tables(
-                priority=memory.priority,
-                norm=memory.norm,
-                born=memory.born,
-                t=memory.clock + 1,
-                g_norm=self.sums.square.to(memory.dtype).sqrt(),
-                stream=memory.stream,
-                seed=memory.seed,
-                every=memory.every,
-                g_dot_sum=self.sums.g_dot_sum,
-                sum_sq=self.sums.sum_sq,
-            )
-            self.decision = decide(memory.policy, self.tables, memory.max_age)
         # Slots in host memory cannot be reached by an index on the device: then the decision is waited for.
         offloaded = any(part.slots.values.device != part.device for part in parts)
         self.host = not torch.compiler.is_compiling() and (on_host(memory.born) or offloaded)
-        if self.host:
-            self.finite, self.accept, self.slot = (field.tolist() for field in self.decision)
+        self._decision: Decision | None = None
         self._weights: dict[Any, Any] = {}
         self.stored: set[Part] = set()
+        with torch.no_grad():
+            self.grads = [None if g is None else part.layout.flat(g.detach()) for part, g in zip(parts, grads)]
+            self.sums: Sums = measure(memory, self.grads)
+            known = self.host and on_host(memory.born) and knows(memory)
+            self.by_host = HostDecision(memory, self.sums.square) if known else None
+            if self.by_host is not None:
+                found = self.by_host
+                self.finite, self.accept, self.slot = [found.finite], [found.accept], [found.slot]
+                self.live = [found.live]
+            else:
+                self._decide()
+
+    def _decide(self) -> None:
+        memory = self.memory
+        self.tables = Tables(
+            priority=memory.priority,
+            norm=memory.norm,
+            born=memory.born,
+            t=memory.clock + 1,
+            g_norm=self.sums.square.to(memory.dtype).sqrt(),
+            stream=memory.stream,
+            seed=memory.seed,
+            every=memory.every,
+            g_dot_sum=self.sums.g_dot_sum,
+            sum_sq=self.sums.sum_sq,
+        )
+        self._decision = decide(memory.policy, self.tables, memory.max_age)
+        if self.host:
+            self.finite, self.accept, self.slot = (field.tolist() for field in self._decision)
+            self.live = self.tables.live.sum(-1).tolist()
+
+    @property
+    def decision(self) -> Decision:
+        """As tensors, wherever it was taken."""
+        if self._decision is None:
+            self._decision = Decision(*(torch.tensor(field) for field in (self.finite, self.accept, self.slot)))
+        return self._decision
 
     # -- directions ----------------------------------------------------------------------------------------------------
 
@@ -83,9 +104,7 @@ class Visit:
         return out
 
     def _has_entries(self, part: Part) -> bool:
-        if "live" not in self._weights:
-            self._weights["live"] = (self.tables.live.any(-1)).tolist()
-        return bool(self._weights["live"][part.row]) and bool(self.finite[part.row])
+        return self.live[part.row] > 0 and self.finite[part.row]
 
     def _in_lists(self, part: Part, g: Tensor) -> bool:
         return g.dtype == part.work and part.options["aggr"] not in PICKS
@@ -93,12 +112,12 @@ class Visit:
     def _adding(self, part: Part) -> tuple[Any, Any]:
         """``(scale, share)`` of the part's row: floats on the host, 0-dim tensors elsewhere."""
         key = (part.options["aggr"], part.options["kappa"])
-        if key not in self._weights:
-            both = adding_weights(*key, self.tables.live.sum(-1), self.decision.finite)
-            self._weights[key] = tuple(w.tolist() for w in both) if self.host else both
-        scale, share = self._weights[key]
         if self.host:
-            return scale[part.row], share[part.row]
+            weights = self.memory.adding_weights(*key)
+            return weights[self.live[part.row] if self.finite[part.row] else 0]
+        if key not in self._weights:
+            self._weights[key] = adding_weights(*key, self.tables.live.sum(-1), self.decision.finite)
+        scale, share = self._weights[key]
         return scale[part.row].to(part.device, part.work), share[part.row].to(part.device, part.work)
 
     def _source(self, part: Part) -> Tensor:
@@ -251,7 +270,7 @@ class Visit:
     @torch.no_grad()
     def insert(self) -> None:
         """Steps 3 and 4 of Algorithm 1: store the gradient if it was admitted, decay every priority, tick."""
-        memory, decision = self.memory, self.decision
+        memory = self.memory
         if self.host and not any(self.finite):
             return
         if self.host:
@@ -261,22 +280,29 @@ class Visit:
                 self._insert(part, g)
             elif self.accept[part.row] and part not in self.stored:
                 self._insert_on_host(part, g, self.slot[part.row])
-        if memory.gram is not None:
-            row, square = self.sums.row, self.sums.own_square
+        if memory.gram is not None and not (self.host and not any(self.accept)):
+            row, square, decision = self.sums.row, self.sums.own_square, self.decision
             assert row is not None
             assert square is not None
             memory.gram.copy_(insert_in_gram(memory.gram, row, square, decision.accept, decision.slot))
-        tables = advance(memory.policy, self.tables, decision, memory.decay)
-        for table, new in zip((memory.priority, memory.norm, memory.born), tables):
-            table.copy_(new)
-        memory.clock.add_(decision.finite)
-        memory.inserted.add_(decision.accept)
+        if self.by_host is not None:
+            self.by_host.advance()
+        else:
+            self._advance()
         if self.host and not memory.by_tensor:
             self._refresh_rolling()
             return
         for part in memory.parts:
             if part.sum is not None:
                 self._refresh_on_host(part) if self.host else self._refresh(part)
+
+    def _advance(self) -> None:
+        memory, decision = self.memory, self.decision
+        tables = advance(memory.policy, self.tables, decision, memory.decay)
+        for table, new in zip((memory.priority, memory.norm, memory.born), tables):
+            table.copy_(new)
+        memory.clock.add_(decision.finite)
+        memory.inserted.add_(decision.accept)
 
     def _store_small_ones(self) -> None:
         """Small exact tensors together: three calls for all of them."""
@@ -358,6 +384,9 @@ class Visit:
             part.sum[start:stop] = part.slots.columns(start, stop).sum(0)
 
     def _clock(self, row: int) -> int:
+        """After this step."""
+        if self.by_host is not None:
+            return self.by_host.t
         if "clock" not in self._weights:
             self._weights["clock"] = self.memory.clock.tolist()
         return int(self._weights["clock"][row])

@@ -19,11 +19,19 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from helpers import ALL_AGGREGATIONS, ALL_POLICIES, GradientStream, copies, memory_state, parameters, run
 
 import critgrad
+from critgrad.measure import pending, settle, settled
 
 pytest.importorskip("triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs a GPU, or TRITON_INTERPRET=1 in a process of its own", allow_module_level=True)
+
+
+@pytest.fixture(autouse=True)
+def _no_native_core(monkeypatch):
+    """What is fused here is Triton's: in the interpreter tensors lie on the CPU, which has a fused path of its own."""
+    monkeypatch.setenv("CRITGRAD_NATIVE", "0")
+
 
 # Several chunks in the first, unaligned lengths, one value, one that is a power of two.
 SHAPES = ((23, 29), (5,), (), (16, 16))
@@ -59,6 +67,8 @@ def compare(
     run(plain, theirs, grads, steps)
     assert is_fused(fused)
     assert not is_fused(plain)
+    for memory in fused._critical_memories():
+        settle(memory)
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, rtol=rtol, atol=atol)
     for a, b in zip(memory_state(fused), memory_state(plain), strict=True):
@@ -134,6 +144,60 @@ def test_small_memory(memory_dtype, aggr):
         critgrad.Adam_C, {"lr": 0.02}, aggr=aggr, memory_dtype=memory_dtype, topC=3, decay=0.9, steps=6, memory_rtol=tolerance,
         rtol=tolerance, atol=tolerance,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("topC", [1, 2, 5, 8, 10])
+def test_any_number_of_slots_damps(topC):
+    """Tiles hold powers of two: alone, and one with a smaller one."""
+    compare(critgrad.SGD_C, {"lr": 0.02}, aggr="fisher", topC=topC, decay=0.99, steps=topC + 3)
+
+
+def with_pending(memory_dtype="bfloat16", steps=6):
+    (fused, ours), _ = pair(critgrad.Adam_C, {"lr": 0.02}, aggr="fisher", memory_dtype=memory_dtype, topC=3, decay=0.5)
+    run(fused, ours, GradientStream(ours), steps)
+    assert is_fused(fused)
+    return fused, ours, fused._critical_memories()[0]
+
+
+@pytest.mark.parametrize("memory_dtype", ["bfloat16", "int8"])
+def test_the_inner_products_of_a_rounded_entry_are_found_in_the_next_step(memory_dtype):
+    _, _, memory = with_pending(memory_dtype)
+    waits = pending(memory.gram)[0].tolist()
+    assert sum(waits) == 1
+    assert memory.born[0].argmax() == waits.index(True)
+    slots = torch.cat([part.slots.columns(0, part.layout.length) for part in memory.parts], 1).double()
+    exact = slots @ slots.T
+    torch.testing.assert_close(settled(memory)[0], exact, rtol=1e-5, atol=1e-5 * float(exact.abs().max()))
+
+
+def test_another_path_settles_what_is_pending():
+    fused, ours, memory = with_pending()
+    fused.param_groups[0]["fused"] = False
+    run(fused, ours, GradientStream(ours), 1, start=6)
+    assert not is_fused(fused)
+    assert torch.isfinite(memory.gram).all()
+
+
+def test_looking_inside_changes_nothing():
+    fused, _, memory = with_pending()
+    before = memory.gram.clone()
+    spectrum = critgrad.inspect(fused).memories[0].spectrum
+    assert len(spectrum) == 3
+    assert all(value >= 0 for value in spectrum)
+    assert torch.equal(memory.gram.nan_to_num(-1.0), before.nan_to_num(-1.0))
+
+
+def test_a_doubtful_matrix_is_made_anew_when_it_is_loaded():
+    """One entry may be pending; two cannot be, nor one whose row is only half unknown."""
+    fused, ours, memory = with_pending()
+    checkpoint = copy.deepcopy(fused.state_dict())
+    again = critgrad.Adam_C(copies(ours), lr=0.02, aggr="fisher", memory_dtype="bfloat16", topC=3, decay=0.5)
+    again.load_state_dict(checkpoint)
+    assert pending(again._critical_memories()[0].gram).sum() == 1
+    for state in checkpoint["state"].values():
+        state["critical_gram"] = state["critical_gram"].fill_(float("nan"))
+    again.load_state_dict(checkpoint)
+    torch.testing.assert_close(again._critical_memories()[0].gram, settled(memory), rtol=1e-5, atol=1e-4)
 
 
 def test_the_rolling_refresh_keeps_the_sum_of_the_slots():

@@ -5,23 +5,27 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ..measure import settle
 from .families import family_of
 
 if TYPE_CHECKING:
     from ..critical import Critical
     from ..memory import Memory
 
-# Takes the gradients of the parts of each memory.
-Step = Callable[[list[list[Tensor | None]]], None]
+# Takes the gradients of the parts of each memory. Whether it made the step: if not, the plain path does.
+Step = Callable[[list[list[Tensor | None]]], bool]
 
 # Options of a base that a kernel is chosen by; a change of one means choosing again.
-ASKED = ("fused", "foreach", "differentiable", "amsgrad", "centered", "momentum", "dampening", "betas", "maximize")
+ASKED = (
+    "fused", "foreach", "capturable", "differentiable", "maximize", "amsgrad", "centered", "momentum", "dampening", "betas",
+)  # fmt: skip
 
 
 def has_one_for(base: type[Optimizer]) -> bool:
@@ -31,6 +35,15 @@ def has_one_for(base: type[Optimizer]) -> bool:
 
 def choose(optimizer: Critical, memories: list[Memory]) -> Step | None:
     """The fused step for these memories, or ``None``: then the plain path does it."""
-    from . import native, triton_path
+    # Triton takes a while to import, so only where it can be of use.
+    if os.environ.get("TRITON_INTERPRET") == "1" or any(memory.device.type != "cpu" for memory in memories):
+        from . import triton_path
 
-    return triton_path.choose(optimizer, memories) or native.choose(optimizer, memories)
+        step = triton_path.choose(optimizer, memories)
+        if step is not None:
+            return step
+    for memory in memories:
+        settle(memory)
+    from . import native
+
+    return native.choose(optimizer, memories)

@@ -20,35 +20,54 @@ except ImportError:
 
 
 @dataclass(frozen=True)
+class Dots:
+    """How the pass over the slots is cut: values and warps of a program, stages of its loads, programs a processor."""
+
+    block: int
+    warps: int
+    stages: int = 3
+    programs: int = 16
+
+
+@dataclass(frozen=True)
 class Tuning:
-    """Values and warps of a program, by kind of kernel; found by measurement (docs/performance.md)."""
+    """Values and warps of a program, by kind of kernel; found by measurement (benchmarks/tune_damping.py)."""
 
     # By bytes of a stored value.
     adding: tuple[tuple[int, tuple[int, int]], ...] = ((4, (1024, 4)), (2, (1024, 2)), (1, (1024, 2)))
     small: tuple[int, int] | None = None  # instead of these, everywhere
     norms: tuple[int, int] = (4096, 8)
     norms_span: int = 32768  # values of a row of partial sums
-    dots: tuple[int, int] = (256, 2)
+    dots: tuple[tuple[int, Dots], ...] = ((4, Dots(256, 2)), (2, Dots(256, 2)), (1, Dots(256, 1, stages=4)))
     dots_span: int = 16384
-    dots_programs: int = 16  # per multiprocessor
-    dots_stages: int = 3  # of the pipeline of loads
-    # By bytes of a stored value and number of the base's buffers: what reads every slot is sensitive to both.
-    damping: tuple[tuple[tuple[int, int], tuple[int, int]], ...] = (
-        ((4, 0), (1024, 4)), ((4, 1), (2048, 4)), ((4, 2), (1024, 4)),
-        ((2, 0), (512, 1)), ((2, 1), (2048, 4)), ((2, 2), (512, 2)),
-        ((1, 0), (512, 1)), ((1, 1), (512, 1)), ((1, 2), (512, 1)),
+    # By family, number of its buffers and bytes of a stored value: what reads every slot is sensitive to all of them.
+    damping: tuple[tuple[tuple[str, int, int], tuple[int, int]], ...] = (
+        (("sgd", 0, 4), (1024, 4)), (("sgd", 0, 2), (512, 1)), (("sgd", 0, 1), (512, 1)),
+        (("sgd", 1, 4), (2048, 4)), (("sgd", 1, 2), (2048, 4)), (("sgd", 1, 1), (512, 1)),
+        (("rmsprop", 1, 4), (2048, 4)), (("rmsprop", 1, 2), (512, 2)), (("rmsprop", 1, 1), (512, 1)),
+        (("rmsprop", 2, 4), (1024, 4)), (("rmsprop", 2, 2), (512, 2)), (("rmsprop", 2, 1), (512, 1)),
+        (("adam", 2, 4), (1024, 4)), (("adam", 2, 2), (512, 2)), (("adam", 2, 1), (512, 1)),
     )  # fmt: skip
 
-    def update(self, damps: bool, bytes_of_a_value: int, buffers: int) -> tuple[int, int]:
+    def update(self, damps: bool, bytes_of_a_value: int, family: str, buffers: int) -> tuple[int, int]:
         if self.small is not None:
             return self.small
-        return dict(self.damping)[bytes_of_a_value, buffers] if damps else dict(self.adding)[bytes_of_a_value]
+        if damps:
+            return dict(self.damping)[family, buffers, bytes_of_a_value]
+        return dict(self.adding)[bytes_of_a_value]
+
+    def dots_of(self, bytes_of_a_value: int) -> Dots:
+        return dict(self.dots)[bytes_of_a_value]
 
 
 # The interpreter takes its time with every value, so there chunks are small: small tensors have several of them, too.
 TUNING = (
     Tuning(
-        small=(512, 1), norms=(512, 1), norms_span=1024, dots=(512, 1), dots_span=1024, dots_programs=1, dots_stages=1
+        small=(512, 1),
+        norms=(512, 1),
+        norms_span=1024,
+        dots=tuple((size, Dots(512, 1, stages=1, programs=3)) for size in (4, 2, 1)),
+        dots_span=1024,
     )
     if INTERPRETED
     else Tuning()

@@ -1,16 +1,20 @@
-/* The native core for a CPU: squared norms, the decision, and the fused update of a memory and its base.
+/* The native core for a CPU: norms and inner products, the decision, and the fused update of a memory and its base.
 
-   Plain C with POSIX threads; compiled by native.py at first use. A step is three calls: norms(), decide(), update(). Work is handed out in chunks by a shared counter, so a core that is busy elsewhere holds nobody up, and
-   what is computed does not depend on who computes it. Letters as in the paper: g, theta (here p), decay is the host's. */
+   Plain C with POSIX threads; compiled at first use (compiled.py). step() is a whole step: measure(), decide(), damp(),
+   update(), which a policy of Python functions takes one by one. Work is handed out in chunks by a shared counter, so a
+   core that is busy elsewhere holds nobody up, and what is computed does not depend on who computes it. Letters as in
+   the paper: g, theta (here p); G are the slots, K = G G', a = G g, w what the damping takes of each slot. */
 
 #include <math.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdint.h>
+#include <string.h>
 
 enum { SGD, MOMENTUM, RMSPROP, RMSPROP_MOMENTUM, ADAM };
-enum { LANES = 32, MOST_THREADS = 64 };
+enum { MOST_THREADS = 64, BLOCK = 4096 }; /* values whose products are summed in single precision; 16 kB stay in cache */
 
-/* One parameter. m and v are the base's buffers in the order of families.py. */
+/* One parameter. m and v are the base's buffers in the order of families.py; sum is NULL where the memory damps. */
 typedef struct {
     float *p, *m, *v, *slots, *sum, *step;
     int64_t length, row, weights, group, number, refresh_length, refresh_steps;
@@ -29,49 +33,131 @@ typedef struct {
 
 typedef struct {
     double scale, share;
-} Weights;
+} Adding;
+
+typedef struct {
+    double rho, kappa;
+} Damping;
 
 typedef struct {
     int64_t part, start, stop;
 } Chunk;
 
+/* A memory: its tables, those of its parameters, and room for what a step computes. */
 typedef struct {
     const Part *parts;
     const Group *groups;
     const float *const *grads; /* NULL: no gradient */
     const Chunk *chunks;
-    int64_t count, topC;
-    const Row *rows;
-    const Weights *weights; /* [part.weights * (topC + 1) + live entries] */
-    double *squares; /* of each chunk */
-    int64_t next;
-} Work;
+    float *priority, *norm; /* [row][slot], as born and used */
+    int64_t *born, *clock, *inserted;
+    const int64_t *stream;
+    double *gram; /* [row][slot][slot]; NULL where nothing damps */
+    Row *rows;
+    const Adding *adding; /* [part.weights][live entries] */
+    const Damping *damping; /* [part.weights] */
+    float *weights; /* w: [part.weights][row][slot] */
+    int64_t *used; /* the slots that were live before the step, row.live of them */
+    double *squares, *dots; /* |g|^2 and a of each chunk */
+    double *row_square, *row_own, *row_dots; /* of each row; own: over the parameters that damp */
+    double *room; /* topC * (topC + 1) numbers to solve in */
+    int64_t part_count, chunk_count, row_count, topC, damping_count, threads, policy, seed, every, max_age;
+    double decay;
+} Memory;
 
-/* -- norms ----------------------------------------------------------------------------------------------------------- */
+/* -- measuring ------------------------------------------------------------------------------------------------------- */
 
-static double square(const float *restrict g, int64_t n) {
+typedef float Vec __attribute__((vector_size(64), aligned(4), may_alias));
+enum { LANES = 16 };
+
+static inline double lanes(Vec x) {
     double total = 0;
-    int64_t i = 0;
-    while (i + LANES <= n) {
-        float sum[LANES] = {0};
-        int64_t stop = i + 256 * LANES < n ? i + 256 * LANES : n;
-        for (; i + LANES <= stop; i += LANES)
-            for (int j = 0; j < LANES; j++) sum[j] += g[i + j] * g[i + j];
-        for (int j = 0; j < LANES; j++) total += sum[j];
-    }
-    for (; i < n; i++) total += (double)g[i] * g[i];
+    for (int j = 0; j < LANES; j++) total += x[j];
     return total;
 }
 
-static void *norms_worker(void *argument) {
-    Work *w = argument;
-    int64_t c;
-    while ((c = __atomic_fetch_add(&w->next, 1, __ATOMIC_RELAXED)) < w->count) {
-        Chunk k = w->chunks[c];
-        const float *g = w->grads[k.part];
-        w->squares[c] = g ? square(g + k.start, k.stop - k.start) : 0;
+static double dot(const float *a, const float *b, int64_t n) {
+    Vec x = {0}, y = {0};
+    int64_t i = 0;
+    for (; i + 2 * LANES <= n; i += 2 * LANES) {
+        x += *(const Vec *)(a + i) * *(const Vec *)(b + i);
+        y += *(const Vec *)(a + i + LANES) * *(const Vec *)(b + i + LANES);
     }
-    return 0;
+    double total = lanes(x) + lanes(y);
+    for (; i < n; i++) total += (double)a[i] * b[i];
+    return total;
+}
+
+/* Of g with four others at once: more loads in flight, and g is read once for all of them. */
+static void four_dots(const float *g, const float *const *s, int64_t n, double *const *out) {
+    Vec a = {0}, b = {0}, c = {0}, d = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        const Vec x = *(const Vec *)(g + i);
+        a += x * *(const Vec *)(s[0] + i);
+        b += x * *(const Vec *)(s[1] + i);
+        c += x * *(const Vec *)(s[2] + i);
+        d += x * *(const Vec *)(s[3] + i);
+    }
+    *out[0] += lanes(a);
+    *out[1] += lanes(b);
+    *out[2] += lanes(c);
+    *out[3] += lanes(d);
+    for (; i < n; i++)
+        for (int k = 0; k < 4; k++) *out[k] += (double)g[i] * s[k][i];
+}
+
+static void measure_chunk(const Memory *w, int64_t c) {
+    const Chunk k = w->chunks[c];
+    const Part *part = w->parts + k.part;
+    const float *g = w->grads[k.part];
+    double *dots = part->sum ? 0 : w->dots + c * w->topC;
+    w->squares[c] = 0;
+    if (dots) memset(dots, 0, sizeof(double) * w->topC);
+    if (!g) return;
+    const int64_t *used = w->used + part->row * w->topC, live = w->rows[part->row].live;
+    for (int64_t at = k.start; at < k.stop; at += BLOCK) {
+        int64_t n = k.stop - at < BLOCK ? k.stop - at : BLOCK, i = 0;
+        w->squares[c] += dot(g + at, g + at, n);
+        if (!dots) continue;
+        for (; i + 3 <= live; i += 4) {
+            const float *s[4];
+            double *out[4], unused = 0;
+            for (int j = 0; j < 4; j++) { /* three: one of them again, for nothing */
+                const int64_t k = used[i + j < live ? i + j : i];
+                s[j] = part->slots + k * part->length + at;
+                out[j] = i + j < live ? dots + k : &unused;
+            }
+            four_dots(g + at, s, n, out);
+        }
+        for (; i < live; i++) dots[used[i]] += dot(g + at, part->slots + used[i] * part->length + at, n);
+    }
+}
+
+static void find_live(Memory *w) {
+    for (int64_t r = 0; r < w->row_count; r++) {
+        int64_t live = 0;
+        for (int64_t k = 0; k < w->topC; k++)
+            if (w->born[r * w->topC + k] > 0) w->used[r * w->topC + live++] = k;
+        w->rows[r].live = live;
+    }
+}
+
+/* The chunks' sums, added up in the chunks' order. */
+static void add_up(Memory *w) {
+    const int64_t C = w->topC;
+    memset(w->row_square, 0, sizeof(double) * w->row_count);
+    if (w->gram) {
+        memset(w->row_own, 0, sizeof(double) * w->row_count);
+        memset(w->row_dots, 0, sizeof(double) * w->row_count * C);
+    }
+    for (int64_t c = 0; c < w->chunk_count; c++) {
+        const Part *part = w->parts + w->chunks[c].part;
+        w->row_square[part->row] += w->squares[c];
+        if (part->sum) continue;
+        w->row_own[part->row] += w->squares[c];
+        for (int64_t k = 0; k < C; k++) w->row_dots[part->row * C + k] += w->dots[c * C + k];
+    }
 }
 
 /* -- the decision: the twin of policies.decide and policies.advance -------------------------------------------------- */
@@ -140,33 +226,73 @@ static int64_t victim(const Table *m, int64_t policy, int64_t seed) {
     return k < m->topC ? k : m->topC - 1;
 }
 
-void decide(float *priority, float *norm, int64_t *born, int64_t *clock, int64_t *inserted, const int64_t *stream,
-            const double *squares, Row *rows, int64_t row_count, int64_t topC, int64_t policy, double decay, int64_t seed,
-            int64_t every, int64_t max_age) {
-    for (int64_t r = 0; r < row_count; r++) {
-        Table m = {priority + r * topC, norm + r * topC, born + r * topC, topC, 0, clock[r] + 1, stream[r],
-                   sqrtf((float)squares[r])};
-        int64_t free_slot = -1;
-        for (int64_t k = topC - 1; k >= 0; k--) {
-            if (m.born[k] > 0) m.live++;
-            else free_slot = k;
-        }
-        Row row = {.slot = 0, .clock = clock[r], .finite = isfinite(m.g), .live = m.live};
+void decide(Memory *w) {
+    const int64_t topC = w->topC, policy = w->policy;
+    for (int64_t r = 0; r < w->row_count; r++) {
+        Row row = {.clock = w->clock[r], .live = w->rows[r].live};
+        Table m = {w->priority + r * topC, w->norm + r * topC, w->born + r * topC, topC, row.live, row.clock + 1,
+                   w->stream[r], sqrtf((float)w->row_square[r])};
+        int64_t free_slot = 0;
+        while (free_slot < topC && m.born[free_slot] > 0) free_slot++;
+        row.finite = isfinite(m.g);
         if (row.finite) {
             int64_t oldest = first_to_go(&m, 1);
-            int expired = max_age > 0 && oldest >= 0 && m.t - m.born[oldest] >= max_age;
-            if (m.g > 0) row.accept = expired || admits(&m, policy, seed, every);
+            int expired = w->max_age > 0 && oldest >= 0 && m.t - m.born[oldest] >= w->max_age;
+            if (m.g > 0) row.accept = expired || admits(&m, policy, w->seed, w->every);
             if (row.accept) {
-                row.slot = expired ? oldest : free_slot >= 0 ? free_slot : victim(&m, policy, seed);
+                row.slot = expired ? oldest : free_slot < topC ? free_slot : victim(&m, policy, w->seed);
                 m.priority[row.slot] = policy == BOTTOMC ? fminf(1 / m.g, 3.4028234663852886e38f) : m.g;
                 m.norm[row.slot] = m.g;
                 m.born[row.slot] = m.t;
-                inserted[r]++;
+                w->inserted[r]++;
             }
-            for (int64_t k = 0; k < topC; k++) m.priority[k] *= (float)decay;
-            row.clock = clock[r] = m.t;
+            for (int64_t k = 0; k < topC; k++) m.priority[k] *= (float)w->decay;
+            row.clock = w->clock[r] = m.t;
         }
-        rows[r] = row;
+        w->rows[r] = row;
+    }
+}
+
+/* -- damping: the twin of aggregate.damping_weights and aggregate.insert_in_gram ------------------------------------- */
+
+/* x with (K / trace + rho) x = a / trace over the used slots, by Cholesky; K is divided by its trace first, so that the
+   condition number is at most (1 + rho) / rho whatever the gradients' size. */
+static void solve(const double *K, const double *a, const int64_t *used, int64_t n, int64_t topC, double trace, double rho,
+                  double *L, double *x) {
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t j = 0; j <= i; j++) {
+            double rest = K[used[i] * topC + used[j]] / trace + (i == j ? rho : 0);
+            for (int64_t k = 0; k < j; k++) rest -= L[i * n + k] * L[j * n + k];
+            L[i * n + j] = i == j ? sqrt(rest) : rest / L[j * n + j];
+        }
+        double rest = a[used[i]] / trace;
+        for (int64_t k = 0; k < i; k++) rest -= L[i * n + k] * x[k];
+        x[i] = rest / L[i * n + i];
+    }
+    for (int64_t i = n - 1; i >= 0; i--) {
+        for (int64_t k = i + 1; k < n; k++) x[i] -= L[k * n + i] * x[k];
+        x[i] /= L[i * n + i];
+    }
+}
+
+/* What is taken of each slot, then the new entry's row and column. Free slots keep zeros in all of it. */
+void damp(Memory *w) {
+    const int64_t C = w->topC;
+    for (int64_t r = 0; w->gram && r < w->row_count; r++) {
+        const Row *row = w->rows + r;
+        const int64_t *used = w->used + r * C;
+        double *K = w->gram + r * C * C, *a = w->row_dots + r * C, *x = w->room + C * C, trace = 0;
+        for (int64_t k = 0; k < C; k++) trace += K[k * C + k];
+        for (int64_t d = 0; d < w->damping_count; d++) {
+            float *weights = w->weights + (d * w->row_count + r) * C;
+            memset(weights, 0, sizeof(float) * C);
+            if (!row->finite || !(trace > 0)) continue;
+            solve(K, a, used, row->live, C, trace, w->damping[d].rho, w->room, x);
+            for (int64_t i = 0; i < row->live; i++) weights[used[i]] = (float)(w->damping[d].kappa * x[i]);
+        }
+        if (!row->accept) continue;
+        for (int64_t k = 0; k < C; k++) K[row->slot * C + k] = K[k * C + row->slot] = a[k];
+        K[row->slot * C + row->slot] = w->row_own[r];
     }
 }
 
@@ -176,15 +302,18 @@ typedef struct {
     float scale, share, weight_decay, shrink, lr, momentum, one_minus_beta1, beta2, one_minus_beta2, correction2, eps;
 } Scalars;
 
-/* d = scale * (g + share * sum), the base's update on d, and g into the slot, in one pass. family, accept, decays and
-   nesterov are constants where this is inlined, so every variant is a loop without branches. */
+/* How a direction comes about: from the running sum (and g enters the slot), or it is given. */
+enum { ADDED, ADDED_AND_STORED, GIVEN };
+
+/* d = scale * (g + share * sum) or scale * g, the base's update on d, and g into the slot, in one pass. family, kind, decays
+   and nesterov are constants where this is inlined, so every variant is a loop without branches. */
 static inline __attribute__((always_inline)) void span(
-    const int family, const int accept, const int decays, const int nesterov, const Scalars c, int64_t n,
+    const int family, const int kind, const int decays, const int nesterov, const Scalars c, int64_t n,
     const float *restrict g, float *restrict p, float *restrict m, float *restrict v, float *restrict slot,
     float *restrict sum) {
     for (int64_t i = 0; i < n; i++) {
-        const float s = sum[i], x = g[i];
-        float d = (x + c.share * s) * c.scale, theta = p[i];
+        const float x = g[i], s = kind == GIVEN ? 0 : sum[i];
+        float d = (kind == GIVEN ? x : x + c.share * s) * c.scale, theta = p[i];
         if (decays) d += c.weight_decay * theta;
         if (family == SGD) {
             theta -= c.lr * d;
@@ -203,25 +332,29 @@ static inline __attribute__((always_inline)) void span(
             const float q = c.beta2 * v[i] + c.one_minus_beta2 * (d * d);
             m[i] = a;
             v[i] = q;
-            theta = theta * c.shrink - c.lr * (a / (sqrtf(q) / c.correction2 + c.eps));
+            theta = theta * c.shrink - c.lr * (a / (sqrtf(q) * c.correction2 + c.eps));
         }
         p[i] = theta;
-        if (accept) {
+        if (kind == ADDED_AND_STORED) {
             sum[i] = (s - slot[i]) + x;
             slot[i] = x;
         }
     }
 }
 
-#define SPAN(FAMILY, NESTEROV)                                                              \
-    do {                                                                                    \
-        if (accept && decays) span(FAMILY, 1, 1, NESTEROV, c, n, g, p, m, v, slot, sum);    \
-        else if (accept) span(FAMILY, 1, 0, NESTEROV, c, n, g, p, m, v, slot, sum);         \
-        else if (decays) span(FAMILY, 0, 1, NESTEROV, c, n, g, p, m, v, slot, sum);         \
-        else span(FAMILY, 0, 0, NESTEROV, c, n, g, p, m, v, slot, sum);                     \
+#define SPAN(FAMILY, NESTEROV)                                                                       \
+    do {                                                                                             \
+        if (kind == ADDED_AND_STORED) SPAN_OF(FAMILY, ADDED_AND_STORED, NESTEROV);                   \
+        else if (kind == ADDED) SPAN_OF(FAMILY, ADDED, NESTEROV);                                    \
+        else SPAN_OF(FAMILY, GIVEN, NESTEROV);                                                       \
+    } while (0)
+#define SPAN_OF(FAMILY, KIND, NESTEROV)                                                              \
+    do {                                                                                             \
+        if (decays) span(FAMILY, KIND, 1, NESTEROV, c, n, g, p, m, v, slot, sum);                    \
+        else span(FAMILY, KIND, 0, NESTEROV, c, n, g, p, m, v, slot, sum);                           \
     } while (0)
 
-static void update_span(const Group *group, int accept, Scalars c, int64_t n, const float *g, float *p, float *m,
+static void update_span(const Group *group, int kind, Scalars c, int64_t n, const float *g, float *p, float *m,
                         float *v, float *slot, float *sum) {
     const int decays = group->weight_decay != 0 && !group->decoupled;
     switch (group->family) {
@@ -244,7 +377,7 @@ static void store_zero(int64_t n, float *restrict slot, float *restrict sum) {
     }
 }
 
-static Scalars scalars_of(const Part *part, const Group *group, Weights weights) {
+static Scalars scalars_of(const Part *part, const Group *group, Adding adding) {
     Scalars c;
     double lr = group->lr, correction2 = 1;
     if (group->family == ADAM) {
@@ -252,8 +385,8 @@ static Scalars scalars_of(const Part *part, const Group *group, Weights weights)
         lr /= 1 - pow(group->beta1, t);
         correction2 = sqrt(1 - pow(group->beta2, t));
     }
-    c.scale = (float)(group->maximize ? -weights.scale : weights.scale);
-    c.share = (float)weights.share;
+    c.scale = (float)(group->maximize ? -adding.scale : adding.scale);
+    c.share = (float)adding.share;
     c.weight_decay = (float)group->weight_decay;
     c.shrink = (float)(group->decoupled ? 1 - group->lr * group->weight_decay : 1);
     c.lr = (float)lr;
@@ -261,7 +394,7 @@ static Scalars scalars_of(const Part *part, const Group *group, Weights weights)
     c.one_minus_beta1 = (float)(1 - group->beta1);
     c.beta2 = (float)group->beta2;
     c.one_minus_beta2 = (float)(1 - group->beta2);
-    c.correction2 = (float)correction2;
+    c.correction2 = (float)(1 / correction2);
     c.eps = (float)group->eps;
     return c;
 }
@@ -281,55 +414,136 @@ static void refresh(const Part *part, Chunk k, int64_t clock, int64_t topC) {
     }
 }
 
-static void *update_worker(void *argument) {
-    Work *w = argument;
-    int64_t c;
-    while ((c = __atomic_fetch_add(&w->next, 1, __ATOMIC_RELAXED)) < w->count) {
-        Chunk k = w->chunks[c];
-        const Part *part = w->parts + k.part;
-        const Row *row = w->rows + part->row;
-        const float *g = w->grads[k.part];
-        int64_t at = k.start, n = k.stop - k.start;
-        float *slot = part->slots + row->slot * part->length + at, *sum = part->sum + at;
-        if (g) {
-            const Group *group = w->groups + part->group;
-            int64_t live = row->finite ? row->live : 0; /* a gradient that is not finite is used as it is */
-            Scalars scalars = scalars_of(part, group, w->weights[part->weights * (w->topC + 1) + live]);
-            float *m = part->m ? part->m + at : 0, *v = part->v ? part->v + at : 0;
-            update_span(group, row->accept != 0, scalars, n, g + at, part->p + at, m, v, slot, sum);
-        } else if (row->accept) {
-            store_zero(n, slot, sum);
+/* d = g - sum of w_i G_i of one block. */
+static void damped(const Memory *w, const Part *part, const float *g, int64_t at, int64_t n, float *restrict d) {
+    const int64_t *used = w->used + part->row * w->topC, live = w->rows[part->row].live;
+    const float *weights = w->weights + (part->weights * w->row_count + part->row) * w->topC;
+    memcpy(d, g + at, sizeof(float) * n);
+    int64_t i = 0;
+    for (; i + 3 <= live; i += 4) {
+        const float *s[4];
+        float u[4];
+        for (int j = 0; j < 4; j++) { /* three: nothing of one of them */
+            const int64_t k = used[i + j < live ? i + j : i];
+            s[j] = part->slots + k * part->length + at;
+            u[j] = i + j < live ? weights[k] : 0;
         }
-        if (row->finite) refresh(part, k, row->clock, w->topC);
+        const float *restrict s0 = s[0], *restrict s1 = s[1], *restrict s2 = s[2], *restrict s3 = s[3];
+        for (int64_t j = 0; j < n; j++) d[j] -= (u[0] * s0[j] + u[1] * s1[j]) + (u[2] * s2[j] + u[3] * s3[j]);
     }
+    for (; i < live; i++) {
+        const float *restrict s = part->slots + used[i] * part->length + at;
+        const float u = weights[used[i]];
+        for (int64_t j = 0; j < n; j++) d[j] -= u * s[j];
+    }
+}
+
+static void update_chunk(const Memory *w, int64_t c) {
+    const Chunk k = w->chunks[c];
+    const Part *part = w->parts + k.part;
+    const Row *row = w->rows + part->row;
+    const Group *group = w->groups + part->group;
+    const float *g = w->grads[k.part];
+    const int64_t size = k.stop - k.start;
+    float *slot = part->slots + row->slot * part->length;
+    if (!g) {
+        if (row->accept && part->sum) store_zero(size, slot + k.start, part->sum + k.start);
+        else if (row->accept) memset(slot + k.start, 0, sizeof(float) * size);
+    } else if (part->sum) {
+        const int64_t at = k.start, live = row->finite ? row->live : 0; /* what is not finite is used as it is */
+        Scalars scalars = scalars_of(part, group, w->adding[part->weights * (w->topC + 1) + live]);
+        float *m = part->m ? part->m + at : 0, *v = part->v ? part->v + at : 0;
+        update_span(group, row->accept ? ADDED_AND_STORED : ADDED, scalars, size, g + at, part->p + at, m, v, slot + at,
+                    part->sum + at);
+    } else {
+        Scalars scalars = scalars_of(part, group, (Adding){1, 0});
+        float room[BLOCK];
+        for (int64_t at = k.start; at < k.stop; at += BLOCK) {
+            const int64_t n = k.stop - at < BLOCK ? k.stop - at : BLOCK;
+            const float *d = g + at;
+            if (row->finite && row->live) {
+                damped(w, part, g, at, n, room);
+                d = room;
+            }
+            float *m = part->m ? part->m + at : 0, *v = part->v ? part->v + at : 0;
+            update_span(group, GIVEN, scalars, n, d, part->p + at, m, v, 0, 0);
+            if (row->accept) memcpy(slot + at, g + at, sizeof(float) * n);
+        }
+    }
+    if (part->sum && row->finite) refresh(part, k, row->clock, w->topC);
+}
+
+static void count_steps(const Memory *w) {
+    for (int64_t i = 0; i < w->part_count; i++)
+        if (w->grads[i] && w->parts[i].step) *w->parts[i].step += 1;
+}
+
+/* -- threads ---------------------------------------------------------------------------------------------------------- */
+
+/* The two passes of a step. What lies between them is the first thread's; the others wait for it to open the second. */
+typedef struct {
+    Memory *w;
+    int64_t first, last; /* passes: 0 measures, 1 updates */
+    int64_t next[2], done, open;
+} Team;
+
+static inline void breathe(int64_t *turns) {
+    if (++*turns > 2000) sched_yield(); /* the core may be wanted */
+#if defined(__x86_64__) || defined(__i386__)
+    else __builtin_ia32_pause();
+#endif
+}
+
+static void take_chunks(Team *team, int pass) {
+    const int64_t count = team->w->chunk_count;
+    int64_t c;
+    while ((c = __atomic_fetch_add(&team->next[pass], 1, __ATOMIC_RELAXED)) < count) {
+        if (pass) {
+            update_chunk(team->w, count - 1 - c); /* backwards: the last that were measured are still in cache */
+        } else {
+            measure_chunk(team->w, c);
+            __atomic_fetch_add(&team->done, 1, __ATOMIC_RELEASE);
+        }
+    }
+}
+
+static void between(Team *team) {
+    Memory *w = team->w;
+    int64_t turns = 0;
+    if (team->first == 0) {
+        while (__atomic_load_n(&team->done, __ATOMIC_ACQUIRE) < w->chunk_count) breathe(&turns);
+        add_up(w);
+    }
+    if (team->first == 0 && team->last == 1) {
+        decide(w);
+        damp(w);
+    }
+    if (team->last == 1) count_steps(w);
+    __atomic_store_n(&team->open, 1, __ATOMIC_RELEASE);
+}
+
+static void *helper(void *argument) {
+    Team *team = argument;
+    int64_t turns = 0;
+    if (team->first == 0) take_chunks(team, 0);
+    while (!__atomic_load_n(&team->open, __ATOMIC_ACQUIRE)) breathe(&turns);
+    if (team->last == 1) take_chunks(team, 1);
     return 0;
 }
 
-/* -- threads ----------------------------------------------------------------------------------------------------------- */
-
 /* Threads live for one call: nothing of them is left for a fork to lose. */
-static void spread(void *(*worker)(void *), Work *w, int64_t threads) {
+static void together(Memory *w, int64_t first, int64_t last) {
+    Team team = {.w = w, .first = first, .last = last};
     pthread_t others[MOST_THREADS];
-    int64_t started = 0;
-    if (threads > MOST_THREADS) threads = MOST_THREADS;
-    while (started < threads - 1 && pthread_create(&others[started], 0, worker, w) == 0) started++;
-    worker(w);
+    int64_t started = 0, threads = w->threads > MOST_THREADS ? MOST_THREADS : w->threads;
+    if (first == 0) find_live(w);
+    while (started < threads - 1 && pthread_create(&others[started], 0, helper, &team) == 0) started++;
+    if (first == 0) take_chunks(&team, 0);
+    between(&team);
+    if (last == 1) take_chunks(&team, 1);
     for (int64_t i = 0; i < started; i++) pthread_join(others[i], 0);
 }
 
-/* |g|^2 of each row: chunk by chunk, added up in the chunks' order. */
-void norms(const Part *parts, const float *const *grads, const Chunk *chunks, int64_t count, double *squares, double *rows,
-           int64_t threads) {
-    Work w = {.parts = parts, .grads = grads, .chunks = chunks, .count = count, .squares = squares};
-    spread(norms_worker, &w, threads);
-    for (int64_t c = 0; c < count; c++) rows[parts[chunks[c].part].row] += squares[c];
-}
-
-void update(const Part *parts, int64_t part_count, const Group *groups, const float *const *grads, const Chunk *chunks,
-            int64_t count, const Row *rows, const Weights *weights, int64_t topC, int64_t threads) {
-    for (int64_t i = 0; i < part_count; i++)
-        if (grads[i] && parts[i].step) *parts[i].step += 1;
-    Work w = {.parts = parts, .groups = groups, .grads = grads, .chunks = chunks, .count = count, .topC = topC,
-              .rows = rows, .weights = weights};
-    spread(update_worker, &w, threads);
-}
+void step(Memory *w) { together(w, 0, 1); }
+void measure(Memory *w) { together(w, 0, 0); }
+void update(Memory *w) { together(w, 1, 1); }

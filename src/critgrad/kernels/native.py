@@ -1,35 +1,28 @@
-"""The fused path on a CPU: ``native.c``, compiled by the system's compiler at first use and kept in a cache folder.
+"""The fused path on a CPU: a whole step of a memory and its base in one call of the compiled core (``native.c``).
 
-Two passes over memory for a whole step: squared norms, then direction, base update, insertion and running sum at once.
-The decision between them is the twin of the plain path's; a policy object is asked by its own functions. Whatever is
-missing (a compiler, a writable folder, an option that the C file does not know), ``choose`` declines and the plain path
-does the step. ``CRITGRAD_NATIVE=0`` turns it off.
+Two passes over memory: norms (and, where the memory damps, inner products with every slot), then direction, base update
+and insertion at once. The decision between them is the twin of the plain path's; a policy object is asked by its own
+functions. Where an option is not known here or there is no core, ``choose`` declines and the plain path does the step.
+``fused=False`` or ``CRITGRAD_NATIVE=0`` turns it off.
 """
 
 from __future__ import annotations
 
 import ctypes
-import functools
-import hashlib
 import os
-import platform
-import shlex
-import shutil
-import subprocess
-import tempfile
 from array import array
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from ..aggregate import LINEAR, adding_weights
+from ..aggregate import LINEAR
 from ..layout import same_strides
 from ..memory import Memory, Part
 from ..policies import POLICIES, Tables, advance, decide
 from . import Step
+from .compiled import compiled_core
 from .families import Family, decoupled_weight_decay, family_of, prepare_state
 
 if TYPE_CHECKING:
@@ -37,8 +30,6 @@ if TYPE_CHECKING:
 
 Groups = dict[Tensor, dict[str, Any]]  # of each parameter
 
-SOURCE = Path(__file__).with_name("native.c")
-FLAGS = ("-std=gnu11", "-O3", "-march=native", "-fno-math-errno", "-fPIC", "-shared", "-pthread")
 CHUNK = 1 << 15  # values that a thread takes at a time; a thread more for each so many
 
 # The constants of native.c.
@@ -65,63 +56,30 @@ class _Group(ctypes.Structure):
     ]
 
 
-# -- the library: compiled once per machine and source -----------------------------------------------------------------
+_TABLES = ("priority", "norm", "born", "clock", "inserted", "stream", "gram")
+_ROOMS = (
+    "rows",
+    "adding",
+    "damping",
+    "weights",
+    "used",
+    "squares",
+    "dots",
+    "row_square",
+    "row_own",
+    "row_dots",
+    "room",
+)
+_COUNTS = ("part_count", "chunk_count", "row_count", "topC", "damping_count", "threads")
+_OPTIONS = ("policy", "seed", "every", "max_age")
 
 
-def _cpu_flags() -> str:
-    """What ``-march=native`` depends on: a home folder may be shared by different machines."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
-
-
-def _cache_folder() -> Path:
-    home = os.environ.get("CRITGRAD_CACHE") or os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = Path(home) / "critgrad"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.stat()
-    if hasattr(os, "getuid") and (found.st_uid != os.getuid() or found.st_mode & 0o022):
-        raise PermissionError(f"{folder} can be written by others")
-    return folder
-
-
-def build() -> Path:
-    """Compile ``native.c`` if this source, compiler and CPU have not been seen before; returns the library's path."""
-    command = shlex.split(os.environ.get("CC", "")) or [shutil.which("cc") or shutil.which("gcc") or "cc"]
-    version = subprocess.run([*command, "--version"], capture_output=True, timeout=20, check=True).stdout
-    source = SOURCE.read_bytes()
-    key = b"\0".join([source, version, " ".join([*command, *FLAGS]).encode(), _cpu_flags().encode()])
-    target = _cache_folder() / f"native-{hashlib.sha256(key).hexdigest()[:24]}.so"
-    if not target.exists():
-        # Under another name first: a second process sees the whole file or none.
-        handle, name = tempfile.mkstemp(suffix=".so", dir=target.parent)
-        os.close(handle)
-        try:
-            subprocess.run(
-                [*command, *FLAGS, str(SOURCE), "-o", name, "-lm"], capture_output=True, timeout=120, check=True
-            )
-            os.replace(name, target)
-        finally:
-            if os.path.exists(name):
-                os.unlink(name)
-    return target
-
-
-@functools.cache
-def compiled_core() -> ctypes.CDLL | None:
-    """The compiled core, or ``None`` where it cannot be had."""
-    try:
-        found = ctypes.CDLL(str(build()))
-        pointer, number = ctypes.c_void_p, ctypes.c_int64
-        found.norms.argtypes = [pointer, pointer, pointer, number, pointer, pointer, number]
-        found.decide.argtypes = [*[pointer] * 8, *[number] * 3, ctypes.c_double, *[number] * 3]
-        found.update.argtypes = [pointer, number, *[pointer] * 3, number, pointer, pointer, number, number]
-        found.norms.restype = found.decide.restype = found.update.restype = None
-    except Exception:
-        return None  # the plain path needs none of this
-    return found
+class _Memory(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("parts", "groups", "grads", "chunks", *_TABLES, *_ROOMS)),
+        *((name, ctypes.c_int64) for name in (*_COUNTS, *_OPTIONS)),
+        ("decay", ctypes.c_double),
+    ]
 
 
 # -- the step ----------------------------------------------------------------------------------------------------------
@@ -146,47 +104,72 @@ class NativeMemory:
             prepare_state(state, part.param, groups[part.param], family)
             if family.counts_steps and (state["step"].dtype, state["step"].device.type) != (torch.float32, "cpu"):
                 state["step"] = state["step"].to("cpu", torch.float32)
-        self.keys = sorted({(part.options["aggr"], part.options["kappa"]) for part in parts})
-        # (scale, share) for each aggregation in use and each number of live entries.
-        counts = torch.arange(memory.topC + 1)
-        usable = torch.ones_like(counts, dtype=torch.bool)
-        self.weights = torch.stack([torch.stack(adding_weights(*key, counts, usable), -1) for key in self.keys])
-        self.weights = self.weights.contiguous()
-        known = memory.policy is POLICIES.get(memory.policy.name)
-        self.policy = _POLICIES.index(memory.policy.name) if known else None
-        self.rows = array("q", bytes(8 * 5 * memory.rows))
-        self.square = torch.zeros(memory.rows, dtype=torch.float64)
-        number = [next(i for i, mine in enumerate(self.groups) if mine is groups[param]) for param in self.params]
         self.names = [
             (*family.buffers(groups[param]), *(["step"] if family.counts_steps else [])) for param in self.params
         ]
         self.held = [[state[name] for name in names] for state, names in zip(self.states, self.names)]
         self.addresses = [param.data_ptr() for param in self.params]
-        self.parts = (_Part * len(parts))(*[self._row(*row) for row in zip(parts, number, self.states)])
-        self.group_table = (_Group * len(self.groups))()
+        known = memory.policy is POLICIES.get(memory.policy.name)
+        self.policy = _POLICIES.index(memory.policy.name) if known else None
+        self._make_tables(groups)
+
+    def _make_tables(self, groups: dict[Tensor, dict[str, Any]]) -> None:
+        """What the core reads and writes; ``_Memory`` holds addresses only, so all of it is kept here."""
+        memory, parts, C = self.memory, self.memory.parts, self.memory.topC
+        self.adding = sorted({_adding(part) for part in parts if not part.damps})
+        self.damping = sorted({_damping(part) for part in parts if part.damps})
+        # (scale, share) for each aggregation in use and each number of live entries.
+        adding = [number for key in self.adding for pair in memory.adding_weights(*key) for number in pair]
+        number = [next(i for i, mine in enumerate(self.groups) if mine is groups[param]) for param in self.params]
         spans = [
             (i, start, min(start + CHUNK, part.layout.length))
             for i, part in enumerate(parts)
             for start in range(0, part.layout.length, CHUNK)
         ]
-        self.chunks = array("q", [number for span in spans for number in span])
-        self.chunk_count = len(spans)
-        self.squares = array("d", bytes(8 * max(len(spans), 1)))
         self.threads = max(1, sum(part.layout.length for part in parts) // CHUNK)
+        self.grads = (ctypes.c_void_p * len(parts))()
+        self.group_table = (_Group * len(self.groups))()
+        self.rows = array("q", bytes(8 * 5 * memory.rows))
+        self.square, self.own, self.dots = (_numbers(n) for n in (memory.rows, memory.rows, memory.rows * C))
+        chunk_dots = len(spans) * C if self.damping else 0
+        self.rooms: dict[str, Any] = {
+            "parts": (_Part * len(parts))(*[self._row(*row) for row in zip(parts, number, self.states)]),
+            "groups": self.group_table,
+            "grads": self.grads,
+            "chunks": array("q", [number for span in spans for number in span]),
+            "rows": self.rows,
+            "adding": array("d", adding),
+            "damping": array("d", [number for key in self.damping for number in key]),
+            "weights": array("f", bytes(4 * len(self.damping) * memory.rows * C)),
+            "used": array("q", bytes(8 * memory.rows * C)),
+            "squares": _numbers(len(spans)),
+            "dots": _numbers(chunk_dots),
+            "row_square": self.square,
+            "row_own": self.own,
+            "row_dots": self.dots,
+            "room": _numbers(C * (C + 1)),
+            **{name: getattr(memory, name) for name in _TABLES},
+        }
+        self.core_memory = _Memory(
+            **{name: _address(room) for name, room in self.rooms.items()},
+            **dict(zip(_COUNTS, (len(parts), len(spans), memory.rows, C, len(self.damping), 1))),
+            **dict(zip(_OPTIONS, (self.policy or 0, memory.seed, memory.every, memory.max_age or 0))),
+            decay=memory.decay,
+        )
+        self.address = ctypes.addressof(self.core_memory)
 
     def _row(self, part: Part, group: int, state: dict[str, Any]) -> _Part:
-        assert part.sum is not None
         buffers = [state[name].data_ptr() for name in self.family.buffers(self.groups[group])]
         length, steps = part.refresh_span()
         return _Part(
             part.param.data_ptr(),
             *(buffers + [None, None])[:2],
             part.slots.values.data_ptr(),
-            part.sum.data_ptr(),
+            None if part.sum is None else part.sum.data_ptr(),
             state["step"].data_ptr() if self.family.counts_steps else None,
             part.layout.length,
             part.row,
-            self.keys.index((part.options["aggr"], part.options["kappa"])),
+            self.damping.index(_damping(part)) if part.damps else self.adding.index(_adding(part)),
             group,
             part.number,
             length,
@@ -205,42 +188,19 @@ class NativeMemory:
     @torch.no_grad()
     def step(self, grads: Sequence[Tensor | None]) -> None:
         """The whole step of a memory and its base."""
-        memory, core = self.memory, compiled_core()
+        core = compiled_core()
         assert core is not None
-        flats = [None if g is None else _flat(part, g) for part, g in zip(memory.parts, grads)]
-        pointers = array("Q", [0 if g is None else g.data_ptr() for g in flats])
-        threads = min(torch.get_num_threads(), self.threads)
-        rows = self.rows.buffer_info()[0]
-        tables = (ctypes.addressof(self.parts), pointers.buffer_info()[0], self.chunks.buffer_info()[0])
-        self.square.zero_()
-        core.norms(*tables, self.chunk_count, self.squares.buffer_info()[0], self.square.data_ptr(), threads)
-        if self.policy is not None:
-            of_memory = (memory.priority, memory.norm, memory.born, memory.clock, memory.inserted, memory.stream)
-            core.decide(
-                *(table.data_ptr() for table in (*of_memory, self.square)),
-                rows,
-                memory.rows,
-                memory.topC,
-                self.policy,
-                memory.decay,
-                memory.seed,
-                memory.every,
-                memory.max_age or 0,
-            )
-        else:
-            self._decide_by_functions()
+        flats = [None if g is None else _flat(part, g) for part, g in zip(self.memory.parts, grads)]
+        self.grads[:] = [None if g is None else g.data_ptr() for g in flats]
+        self.core_memory.threads = min(torch.get_num_threads(), self.threads)
         self._read_groups()
-        core.update(
-            tables[0],
-            len(self.params),
-            ctypes.addressof(self.group_table),
-            *tables[1:],
-            self.chunk_count,
-            rows,
-            self.weights.data_ptr(),
-            memory.topC,
-            threads,
-        )
+        if self.policy is not None:
+            core.step(self.address)
+        else:
+            core.measure(self.address)
+            self._decide_by_functions()
+            core.damp(self.address)
+            core.update(self.address)
         # What torch's own operations do by themselves: autograd must notice that a parameter has changed.
         torch.autograd.graph.increment_version([p for p, g in zip(self.params, flats) if g is not None])
 
@@ -252,7 +212,7 @@ class NativeMemory:
             norm=memory.norm,
             born=memory.born,
             t=memory.clock + 1,
-            g_norm=self.square.to(memory.dtype).sqrt(),
+            g_norm=torch.tensor(self.square, dtype=torch.float64).to(memory.dtype).sqrt(),
             stream=memory.stream,
             seed=memory.seed,
             every=memory.every,
@@ -284,6 +244,26 @@ class NativeMemory:
             row.momentum = numbers.get("momentum", 0.0)
 
 
+def _adding(part: Part) -> tuple[str, float]:
+    return part.options["aggr"], float(part.options["kappa"])
+
+
+def _damping(part: Part) -> tuple[float, float]:
+    return float(part.options["rho"]), float(part.options["kappa"])
+
+
+def _numbers(count: int) -> array[float]:
+    return array("d", bytes(8 * count))
+
+
+def _address(room: Any) -> int | None:
+    if room is None or (not torch.is_tensor(room) and len(room) == 0):
+        return None
+    if torch.is_tensor(room):
+        return int(room.data_ptr())
+    return room.buffer_info()[0] if isinstance(room, array) else ctypes.addressof(room)
+
+
 def _flat(part: Part, g: Tensor) -> Tensor:
     """A gradient whose storage can be read in the parameter's order; a copy only where its own differs."""
     if type(g) is Tensor and same_strides(part.layout.shape, g.stride(), part.layout.strides):
@@ -302,9 +282,9 @@ def supports(memory: Memory, groups: Groups, family: Family) -> bool:
             "cpu",
         ):
             return False
-        if not (part.slots.is_exact and part.sum is not None and part.options["aggr"] in LINEAR):
+        if not (part.slots.is_exact and (part.damps or part.options["aggr"] in LINEAR)):
             return False
-        if group.get("fused") is not True or not family.supports(group) or group.get("dampening"):
+        if not family.supports(group) or group.get("dampening"):
             return False
         if group.get("capturable") or not same_strides(part.layout.shape, param.stride(), part.layout.strides):
             return False
@@ -321,12 +301,18 @@ def choose(optimizer: Critical, memories: list[Memory]) -> Step | None:
     groups = {p: group for group in optimizer.param_groups for p in group["params"]}
     if not all(supports(memory, groups, family) for memory in memories) or compiled_core() is None:
         return None
-    native = [NativeMemory(optimizer, memory, groups, family) for memory in memories]
+    native: list[NativeMemory] = []
 
-    def step(grads: list[list[Tensor | None]]) -> None:
+    def step(grads: list[list[Tensor | None]]) -> bool:
+        if not native:
+            # NOTE [empty]: a memory without any entry is the base, bit for bit, so the base itself makes that step.
+            if not any(bool(memory.born.any()) for memory in memories):
+                return False
+            native.extend(NativeMemory(optimizer, memory, groups, family) for memory in memories)
         for i, (one, these) in enumerate(zip(native, grads)):
             if not one.fits():
                 one = native[i] = NativeMemory(optimizer, one.memory, groups, family)
             one.step(these)
+        return True
 
     return step

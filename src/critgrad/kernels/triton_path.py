@@ -21,6 +21,7 @@ from torch import Tensor
 from ..aggregate import PICKS
 from ..distributed import all_reduce_
 from ..layout import local, same_strides
+from ..measure import settle
 from ..memory import SCALE, SLOTS, SUM, Memory, Part
 from ..policies import POLICIES
 from ..slots import FORMATS
@@ -137,6 +138,12 @@ class FusedMemory:
         self.corrections = torch.ones(len(parts), 2, dtype=torch.float32, device=device)
         self.weights = torch.zeros(memory.topC, dtype=torch.float32, device=device)
         self.width = triton.next_power_of_2(max(memory.topC, 2))
+        # A power of two of slots, and what is left of them.
+        # At least two of each: Triton 3.6 cannot compile the loads of a tile of one slot.
+        self.high = max(1 << (memory.topC.bit_length() - 1), 2)
+        self.low = triton.next_power_of_2(max(memory.topC - self.high, 2))
+        self.rounded = self.damps and not parts[0].slots.is_exact
+        self.dots_tuning = TUNING.dots_of(parts[0].slots.values.element_size())
         self.bounds: Tensor | None = None
         self.measures = self._measure_launches()
         self.launches = self._update_launches()
@@ -190,10 +197,10 @@ class FusedMemory:
                 at += chunk_tensor.numel()
         if self.damps:
             processors = 1 if INTERPRETED else torch.cuda.get_device_properties(memory.device).multi_processor_count
-            most = 3 if INTERPRETED else TUNING.dots_programs * processors
+            most = self.dots_tuning.programs * processors
             self.programs = [min(chunk_tensor.numel(), most) for _, _, chunk_tensor, _, _ in out]
             firsts = [sum(self.programs[:i]) for i in range(len(out))]
-            shape = (max(sum(self.programs), 1), 2 + 2 * self.width)
+            shape = (max(sum(self.programs), 1), 1 + (2 if self.rounded else 1) * memory.topC)
         else:
             firsts = [first_row for *_, first_row in out]
             shape = (max(at, 1), 3 if memory.policy.needs_cosine else 1)
@@ -213,7 +220,7 @@ class FusedMemory:
             part = self.memory.parts[numbers[0]]
             largest = FORMATS[part.format_name].largest_code or 0.0
             buffers = len(self.family.buffers(self.groups[part.param]))
-            size = TUNING.update(self.damps, part.slots.values.element_size(), buffers)
+            size = TUNING.update(self.damps, part.slots.values.element_size(), self.family.name, buffers)
             chunk_tensor, chunk_start = self._chunks(numbers, size[0])
             launches.append(
                 Launch(
@@ -295,13 +302,13 @@ class FusedMemory:
             tables = (self.lengths, self.aligned, self.counted, self.static, self.grads, tensors)
             dtype = TYPES[first.param.dtype]
             if self.damps:
+                cut = self.dots_tuning
                 self.dots(
-                    self.programs[number], chunk_tensor, chunk_start, chunks, *tables, memory.topC, partials,
-                    self.corrections, *betas, warps=TUNING.dots[1],
-                    DTYPE=dtype, CODE=TYPES[first.slots.values.dtype],
-                    LARGEST=FORMATS[first.format_name].largest_code or 0.0, ROUNDED=not first.slots.is_exact,
-                    COUNTS=counts, WIDTH=self.width, SPAN=TUNING.dots_span, BLOCK=TUNING.dots[0],
-                    STAGES=TUNING.dots_stages,
+                    self.programs[number], chunk_tensor, chunk_start, chunks, *tables, memory.topC, memory.gram, partials,
+                    self.corrections, *betas, warps=cut.warps, DTYPE=dtype, CODE=TYPES[first.slots.values.dtype],
+                    LARGEST=FORMATS[first.format_name].largest_code or 0.0, ROUNDED=self.rounded, COUNTS=counts,
+                    WIDTH=self.width, HIGH=self.high, LOW=self.low, SPLIT=memory.topC > self.high, SPAN=TUNING.dots_span,
+                    BLOCK=cut.block, STAGES=cut.stages,
                 )  # fmt: skip
             else:
                 self.norms(
@@ -324,7 +331,7 @@ class FusedMemory:
             self.damp(
                 1, partials, partial_rows, memory.gram, *tables, self.decisions, self.weights, memory.topC, memory.decay,
                 float(options["rho"]), float(options["kappa"]), *numbers, warps=4,
-                **policy, WIDTH=self.width, BLOCK=64,
+                **policy, ROUNDED=self.rounded, WIDTH=self.width, BLOCK=64,
             )  # fmt: skip
         else:
             one = memory.rows == 1
@@ -381,11 +388,15 @@ def choose(optimizer: Critical, memories: list[Memory]) -> Step | None:
     if not all(supports(memory, groups, family) for memory in memories):
         return None
     fused = [FusedMemory(optimizer, memory, groups, family) for memory in memories]
+    for one in fused:
+        if not one.rounded:
+            settle(one.memory)
 
-    def step(grads: list[list[Tensor | None]]) -> None:
+    def step(grads: list[list[Tensor | None]]) -> bool:
         for i, (one, these) in enumerate(zip(fused, grads)):
             if not one.fits():
                 one = fused[i] = FusedMemory(optimizer, one.memory, groups, family)
             one.step(these)
+        return True
 
     return step

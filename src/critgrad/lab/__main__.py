@@ -35,6 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     many.add_argument("--trials", type=int, help="of each tuned arm, instead of the registration's")
     many.add_argument("--families", help="with commas, instead of all")
     many.add_argument("--shard", default="1/1", help="i/n: this machine's share of the trials")
+    many.add_argument("--retry", action="store_true", help="run the trials that failed once more")
     many.add_argument("--seconds", type=float, help="start no new round after so many seconds")
 
     look = command("analyze", "Run the trials of an analysis.")
@@ -131,6 +132,7 @@ def _sweep(args: argparse.Namespace) -> int:
             device=default_device(args.device),
             checkpoints=commands.checkpoint_folder(args.ledger),
             bank_size=args.bank_size,
+            retry_failed=args.retry,
         )
     print(outcome.text)
     return 1 if outcome.failed else 0

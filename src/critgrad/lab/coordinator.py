@@ -133,7 +133,6 @@ class _Run:
         self.announced: set[Future[Any]] = set()
         self.interrupts = 0
         self.noted = 0.0
-        self.pieces: dict[str, list[Path]] = {}  # of checkpoints that were never finished, by key
 
     def _skip(self, trials: dict[str, Trial], known: set[str]) -> set[str]:
         """Leave out trials that the ledger knows; they may serve a new purpose."""
@@ -167,6 +166,7 @@ class _Run:
                 # On a full disk even this fails, and the reason for that must not hide the first one.
                 with contextlib.suppress(LedgerError):
                     self.ledger.put_state("sweep", None)
+        self._tidy()
         progress = self.progress
         outcome = Outcome(
             done=progress.done,
@@ -242,34 +242,29 @@ class _Run:
 
     def _forget(self, key: str) -> None:
         """Remove what a trial has left on disk; only after the ledger has its result."""
-        if self.checkpoints is None:
-            return
-        for path in (checkpoint_file(self.checkpoints, key), result_file(self.checkpoints, key)):
-            path.unlink(missing_ok=True)
-        # A worker that was killed while it wrote a checkpoint has left a piece of it.
-        for path in self.pieces.pop(key, ()):
-            path.unlink(missing_ok=True)
+        if self.checkpoints is not None:
+            for path in (checkpoint_file(self.checkpoints, key), result_file(self.checkpoints, key)):
+                path.unlink(missing_ok=True)
 
     def _take_kept_results(self) -> None:
         """Results that workers have finished after their coordinator was gone."""
-        if self.checkpoints is None or not self.checkpoints.is_dir():
-            return
-        names = [path.name for path in self.checkpoints.iterdir()]
-        for name in names:
-            if name.startswith("."):
-                self.pieces.setdefault(name[1:].partition(".")[0], []).append(self.checkpoints / name)
-        for name in names:
-            key, _, kind = name.partition(".")
+        for path in self._files():
+            key, _, kind = path.name.partition(".")
             if kind == "result" and key in self.trials:
                 result = take_kept(self.checkpoints, key)
                 if result is not None:
                     self._write(self.trials.pop(key), result)
-        # The coordinator was killed between the ledger and the checkpoint.
-        keys = {
-            name.lstrip(".").partition(".")[0] for name in names if name.endswith((".pt", ".result")) or name[0] == "."
-        }
-        for key in self.ledger.done(key for key in keys if _is_key(key)):
-            self._forget(key)
+
+    def _tidy(self) -> None:
+        """Remove what killed processes have left of trials that are done: old checkpoints, pieces of new ones."""
+        files = [(path, path.name.lstrip(".").partition(".")[0]) for path in self._files()]
+        done = self.ledger.done({key for _, key in files if _is_key(key)})
+        for path, key in files:
+            if key in done:
+                path.unlink(missing_ok=True)
+
+    def _files(self) -> list[Path]:
+        return list(self.checkpoints.iterdir()) if self.checkpoints is not None and self.checkpoints.is_dir() else []
 
     # -- news ----------------------------------------------------------------------------------------------------------
 

@@ -77,10 +77,10 @@ def merge(target: str | Path, sources: Sequence[str | Path], *, salvage: bool = 
 def _merge_one(into: Ledger, ledger: Ledger, merged: Merged, salvage: bool) -> None:
     for row in _salvaged(ledger, merged) if salvage else ledger.rows(status=None):
         if row.status == "failed":
-            merged.failed += into.fail(row.trial, row.error or "", row.roles)
+            merged.failed += into.fail(row.trial, row.error or "", row.roles, finished=row.finished)
             continue
         result = Result(row.curves, row.summary, row.provenance)
-        if into.add(row.trial, result, row.roles):
+        if into.add(row.trial, result, row.roles, finished=row.finished):
             merged.added += 1
             continue
         merged.known += 1

@@ -14,4 +14,6 @@ def _end_sweeps() -> Iterator[None]:
     while started:
         process = started.pop()
         process.kill()
-        process.communicate()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()

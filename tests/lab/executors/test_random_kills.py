@@ -46,14 +46,16 @@ class Sweep:
             self.process.wait(moment)
 
     def kill_worker(self) -> None:
-        workers = worker_pids(self.process.pid)
+        workers = worker_pids(self.process.pid) if self.process.poll() is None else []
         if workers:
             kill(self.rng.choice(workers))
             self.kills["worker"] += 1
 
     def kill_coordinator(self) -> None:
+        if self.process.poll() is not None:
+            return
         workers = worker_pids(self.process.pid)
-        kill(self.process.pid)
+        self.process.kill()
         self.process.wait()
         self.kills["coordinator"] += 1
         until(lambda: not any(map(alive, workers)), "the workers to die with their coordinator")
@@ -104,13 +106,14 @@ class Sweep:
 def torment(folder: Path, *, kills: int, count: int, ms: float, seed: int) -> Sweep:
     rng = random.Random(seed)
     sweep = Sweep(folder, count, ms, rng)
-    sweep.start(TOY_DIE_IN_RENAME="0.01")
-    for number in range(kills):
+    sweep.start(TOY_DIE_IN_RENAME="0.08")
+    # Drawn from a shuffled pack, so that each kind has its turn; more workers than coordinators, whose restart is dear.
+    pack = [sweep.kill_worker, sweep.kill_coordinator, sweep.kill_worker, sweep.kill_in_commit]
+    victims = [act for _ in range(kills // len(pack)) for act in rng.sample(pack, len(pack))]
+    for act in victims:
         if sweep.process.poll() is not None:
-            sweep.start(TOY_DIE_IN_RENAME="0.01")
+            sweep.start(TOY_DIE_IN_RENAME="0.08")
         sweep.progress(rng.randrange(3))
-        # Workers are drawn more often than the coordinator, whose restart is dear; each kind has its turn for sure.
-        act = [sweep.kill_worker, sweep.kill_coordinator, sweep.kill_worker, sweep.kill_in_commit][number % 4]
         if act == sweep.kill_in_commit:
             sweep.kill_coordinator()
         act()

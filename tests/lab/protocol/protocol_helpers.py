@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +32,7 @@ class ToyRow:
     curves: dict[str, np.ndarray]
     roles: tuple[Role, ...] = ()
     status: str = "done"
+    finished: float = field(default_factory=time.time)
 
 
 @dataclass

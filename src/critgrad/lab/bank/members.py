@@ -18,6 +18,8 @@ from ..optimizers import build, recipe_of
 from ..spec import Trial, content_hash
 from .families import FAMILIES, Family
 
+# Of a group: how a step is computed, not what. A bank has its own way.
+_HOW = ("params", "fused", "foreach")
 # The kinds of memory, in the order in which they stand in a bank.
 NONE, SUMS, PICKED, DAMPS = "none", "sums", "picks", "damps"
 KINDS = (NONE, SUMS, PICKED, DAMPS)
@@ -71,7 +73,7 @@ def member(trial: Trial, weight_decay: float, hidden: bool = False) -> Member:
     memory = {name: group[name] for name in MEMORY_DEFAULTS} if recipe_of(trial.optimizer).has_memory else None
     defaults = inspect.signature(base).parameters
     for name, value in group.items():
-        if name == "params" or name in family.follows or (memory is not None and name in memory):
+        if name in _HOW or name in family.follows or (memory is not None and name in memory):
             continue
         default = defaults[name].default if name in defaults else None
         if value != default:

@@ -75,9 +75,9 @@ class LocalPool(JobExecutor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Close the pool. With ``cancel_futures`` running calls are ended, too, and their workers killed."""
         with self._mutex:
-            if self._closing is None and self._thread.is_alive():
-                self._button.send_bytes(b"close")
+            # The reason before the bell: the pool's thread looks once when it is woken.
             self._closing = "now" if cancel_futures else self._closing or "done"
+            self._button.send_bytes(b"close")
         if wait or cancel_futures:
             self._thread.join()
 

@@ -105,8 +105,13 @@ class Ledger:
         finally:
             self._depth = 0
 
-    def add(self, trial: Trial, result: Result, roles: Iterable[Role] = ()) -> bool:
-        """Take the result of a trial. ``False``: the trial was done already; the first result stays, roles are added."""
+    def add(
+        self, trial: Trial, result: Result, roles: Iterable[Role] = (), *, finished: float | None = None
+    ) -> bool:
+        """Take the result of a trial. ``False``: the trial was done already; the first result stays, roles are added.
+
+        ``finished`` is when it ended, if that was not just now (a run of another ledger keeps its time).
+        """
         layout, curves = pack(result.curves)
         names, numbers = split_summary(result.summary)
         values: dict[str, Any] = {"error": None, "numbers": numbers, "curves": curves}
@@ -117,15 +122,15 @@ class Ledger:
             values["summary"] = self._shared(names)
             values["layout"] = self._shared(layout)
             values["provenance"] = self._shared(dumps(result.provenance))
-            self._link(self._write(trial, "done", values), roles)
+            self._link(self._write(trial, "done", {**values, **_at(finished)}), roles)
             return True
 
-    def fail(self, trial: Trial, error: str, roles: Iterable[Role] = ()) -> bool:
+    def fail(self, trial: Trial, error: str, roles: Iterable[Role] = (), *, finished: float | None = None) -> bool:
         """Note that a trial could not be run. ``False``: it had been done before, and stays done."""
         with self.transaction():
             if self._status(trial.key) == "done":
                 return False
-            self._link(self._write(trial, "failed", {"error": error}), roles)
+            self._link(self._write(trial, "failed", {"error": error, **_at(finished)}), roles)
             return True
 
     def add_roles(self, key: str, roles: Iterable[Role]) -> None:
@@ -369,6 +374,10 @@ class Ledger:
     def _select(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         with explained(self.path):
             return self._connection.execute(sql, values).fetchall()
+
+
+def _at(finished: float | None) -> dict[str, float]:
+    return {} if finished is None else {"finished": finished}
 
 
 def _row(values: Sequence[Any], roles: tuple[Role, ...]) -> Row:

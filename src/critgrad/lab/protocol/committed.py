@@ -68,20 +68,21 @@ def require_committed(path: Path | str | None) -> Standing:
 def record(ledger: Documents, registration: Registration) -> Standing:
     """Write a registration and its commit into the ledger, and say where it stands there.
 
-    Asked anew for each sweep. Rows that ran while the file was not committed stay unregistered for ever: a plan that
-    is written down after its runs is not a plan. Where git could not be asked (a GPU box with the bare sources), a
-    later sweep or merge in a checkout names the commit.
+    Asked anew for each sweep and merge. Rows that ended before the commit was made stay unregistered for ever: a plan
+    that is written down after its runs is not a plan. A machine without the repository (a GPU box with the bare sources)
+    knows no commit; the next sweep or merge in a checkout names it, by the rows' own times.
     """
-    name = document_name(registration.hash)
     known = standing(ledger, registration)
     if known.registered:
         return known
     now = require_committed(registration.path)
-    if now.registered and known.checkout:
-        older = len(ledger.rows(registration=registration.hash))
+    if now.commit is not None and registration.path is not None:
+        made = float(_git(Path(registration.path).resolve(), "show", "-s", "--format=%ct", now.commit) or "inf")
+        older = sum(row.finished < made for row in ledger.rows(registration=registration.hash))
         if older:
             now = Standing(None, f"{older} runs are older than its commit")
-    ledger.put_document(name, json.dumps({**asdict(now), "registration": registration.to_dict()}, sort_keys=True))
+    document = json.dumps({**asdict(now), "registration": registration.to_dict()}, sort_keys=True)
+    ledger.put_document(document_name(registration.hash), document)
     return now
 
 

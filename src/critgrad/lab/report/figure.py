@@ -23,6 +23,7 @@ class Axis:
     labels: tuple[str, ...] | None = None
     range: tuple[float, float] | None = None
     ticks: tuple[float, ...] | None = None
+    names: tuple[str, ...] | None = None  # of the ticks
     whole: bool = False  # epochs, trials: no ticks between
 
 
@@ -75,7 +76,8 @@ class Points:
     low: Sequence[Number]
     high: Sequence[Number]
     styles: Sequence[Style]
-    notes: Sequence[str] | None = None
+    notes: Sequence[str] | None = None  # a column of words beside the points
+    hover: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,29 @@ def spans_decades(values: Iterable[Number]) -> bool:
     """Whether a logarithmic axis shows more."""
     known = [v for v in values if v is not None and math.isfinite(v)]
     return bool(known) and min(known) > 0 and max(known) / min(known) >= DECADES
+
+
+def value_axis(title: str, values: Iterable[Number], *, log: bool | None = None) -> Axis:
+    """An axis for these values: logarithmic where they span decades (or as ``log`` says), with ticks at 1, 2, 5.
+
+    What lies beyond the values (the lower edge of a band at 0) does not stretch it.
+    """
+    known = [v for v in values if v is not None and math.isfinite(v)]
+    if not (spans_decades(known) if log is None else log) or not known or min(known) <= 0:
+        return Axis(title)
+    low, high = min(known), max(known)
+    if high / low < 2:
+        low, high = low / 1.2, high * 1.2
+    span = math.log10(high / low)
+    steps: tuple[float, ...] = (1,) if span >= 2.2 else (1, 2, 5) if span >= 0.8 else (1, 1.5, 2, 3, 5, 7)
+    steps = (1, 1.2, 1.5, 1.8, 2, 2.5, 3, 4, 5, 6, 7, 8, 9) if span < 0.4 else steps
+    every = 1 if span < 8 else math.ceil(span / 6)
+    pad = (high / low) ** 0.06
+    window = (low / pad, high * pad)
+    decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1, every)
+    ticks = [float(f"{step * 10.0**decade:.3g}") for decade in decades for step in steps]
+    inside = tuple(tick for tick in ticks if window[0] <= tick <= window[1])
+    return Axis(title, log=True, range=window, ticks=inside if len(inside) > 1 else None)
 
 
 def thinned(count: int, largest: int = LARGEST_LINE) -> list[int]:

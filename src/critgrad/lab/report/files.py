@@ -55,8 +55,8 @@ def write_figures(figures: Sequence[Figure], folder: Path, formats: Sequence[str
         "font.size": 10,
         "axes.axisbelow": True,
     }
-    defaults: Any = matplotlib.rcParamsDefault
-    with matplotlib.rc_context({**defaults, **look}):
+    context: Any = matplotlib.rc_context
+    with context(), context(matplotlib.rcParamsDefault), context(look):
         for figure in figures:
             canvas = Canvas(figsize=(6.4, max(2.4, figure.height / 90)), layout="constrained")
             FigureCanvasAgg(canvas)
@@ -81,7 +81,7 @@ def _draw(figure: Figure, canvas: Any) -> None:
         elif isinstance(series, Bars):
             _bars(axes, series)
         elif isinstance(series, Points):
-            _points(axes, series)
+            _points(axes, series, figure)
         else:
             _heat(canvas, axes, figure, series)
     _axes(axes, figure)
@@ -118,18 +118,12 @@ def _axes(axes: Any, figure: Figure) -> None:
         axes.set_yticks(range(len(figure.y.labels)), figure.y.labels, fontsize=9)
         axes.set_ylim(len(figure.y.labels) - 0.4, -0.6)
         axes.grid(False, axis="y")
-    if figure.x.log and figure.x.ticks is None and figure.x.labels is None and figure.y.labels is not None:
-        from matplotlib.ticker import FuncFormatter, LogLocator
-
-        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.xaxis.set_minor_formatter(FuncFormatter(lambda value, _: ""))
 
 
 def _ticks(axes: Any, axis: Axis, which: str) -> None:
     from matplotlib.ticker import NullFormatter
 
-    labels = [f"{tick:g}" for tick in axis.ticks or ()]
+    labels = axis.names or [f"{tick:g}" for tick in axis.ticks or ()]
     (axes.set_xticks if which == "x" else axes.set_yticks)(axis.ticks, labels)
     (axes.xaxis if which == "x" else axes.yaxis).set_minor_formatter(NullFormatter())
 
@@ -191,14 +185,14 @@ def _bars(axes: Any, series: Bars) -> None:
     _notes(axes, series.notes)
 
 
-def _points(axes: Any, series: Points) -> None:
+def _points(axes: Any, series: Points, figure: Figure) -> None:
     for row, style in enumerate(series.styles):
         value = series.values[row]
         if value is None:
             continue
         axes.errorbar(
             [value],
-            [row],
+            [(figure.y.labels or ()).index(series.labels[row])],
             xerr=_whiskers([value], [series.low[row]], [series.high[row]]),
             fmt=_MARKERS.get(style.marker, "o"),
             color=style.ink.light,

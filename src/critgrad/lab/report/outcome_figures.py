@@ -11,12 +11,12 @@ from ..ledger import Row
 from ..protocol.records import Decomposition
 from ..statistics import Comparison, Interval
 from ..statistics.intervals import interval_rows
-from .figure import Axis, Bars, Figure, Line, Number, Points, Series, clean, slug, spans_decades, thinned
+from .figure import Axis, Bars, Figure, Line, Number, Points, Series, clean, slug, thinned, value_axis
 from .palette import EFFECTS, GREY, Style, style_of
 from .panels import Panel, PanelArm
 from .table import interval_text
 
-LARGEST_CURVES = 12  # arms in one figure of curves; more are drawn family by family
+LARGEST_CURVES = 8  # arms in one figure of curves; more are drawn family by family
 LARGEST_BARS = 24
 FEWEST_FOR_INTERVAL = 3
 CURVES = (("valid", "validation"), ("train_loss", "training loss"))
@@ -59,15 +59,15 @@ def _curves(panel: Panel, family: str, arms: Sequence[PanelArm], name: str, titl
                 _panel_style(panel, arm),
                 None if low is None else clean(low[i] for i in keep),
                 None if high is None else clean(high[i] for i in keep),
-                markers=len(keep) < 3,
+                markers=len(keep) <= 25,
                 shown=arm.shown,
             )
         )
     if not lines:
         return None
     means = [v for line in lines if isinstance(line, Line) and line.shown for v in line.y]
-    log = spans_decades(means)
-    window = None if log else _window([line for line in lines if isinstance(line, Line) and line.shown])
+    axis = value_axis(title, means)
+    window = None if axis.log else _window([line for line in lines if isinstance(line, Line) and line.shown])
     words = {"t": "mean and 95 % t-interval over seeds", "range": "mean and range over seeds", "one": "one run"}
     caption = "; ".join(words[kind] for kind in ("t", "range", "one") if kind in kinds)
     if window:
@@ -79,7 +79,7 @@ def _curves(panel: Panel, family: str, arms: Sequence[PanelArm], name: str, titl
         slug("curves", panel.track, panel.title, family, name),
         f"{where}, {title.split(' (')[0]}",
         Axis("epoch", whole=True),
-        Axis(title, log=log, range=window),
+        axis if axis.log else Axis(title, range=window),
         tuple(lines),
         caption,
     )
@@ -127,6 +127,8 @@ def _band(rows: Sequence[Row], name: str) -> Band | None:
 
 def _window(lines: Sequence[Line]) -> tuple[float, float] | None:
     """The y range without the first tenth of the epochs, where those would squeeze all the rest into a strip."""
+    if len(lines) < 2:
+        return None
     every, later = [], []
     for line in lines:
         skip = max(1, len(line.y) // 10) if len(line.y) >= 5 else 0
@@ -176,7 +178,7 @@ def acceleration_figures(panel: Panel) -> list[Figure]:
             Figure(
                 slug("acceleration", panel.track, panel.title, family),
                 f"{panel.title}{f': {family}' if family else ''}, acceleration",
-                Axis("times sooner than the base, in epochs (median over seeds)", log=True),
+                value_axis("times sooner than the base (epochs, median)", [1.0, *values, *low, *high], log=True),
                 Axis("", labels=tuple(labels)),
                 (bars,),
                 "bar: median ratio of epochs to target; whisker: 95 % bootstrap interval; ▶ at least, ◀ at most: "
@@ -227,7 +229,7 @@ def improvement_figures(panel: Panel) -> list[Figure]:
             Figure(
                 slug("improvement", panel.track, panel.title, family),
                 f"{panel.title}{f': {family}' if family else ''}, test {panel.metric} against the base",
-                Axis(f"improvement of test {panel.metric} over the base{unit}; right is better"),
+                Axis(f"improvement over the base{unit}; right is better"),
                 Axis("", labels=tuple(labels)),
                 (points,),
                 f"mean paired difference on {found[0].n} seeds, 95 % t-interval; descriptive, not corrected",
@@ -273,7 +275,7 @@ def best_after_figures(panel: Panel) -> list[Figure]:
                     slug("trials", panel.title, family),
                     f"{panel.title}: {family}, best after k trials",
                     Axis("trials spent on tuning", whole=True),
-                    Axis(f"expected best validation {panel.measured}", log=spans_decades(values)),
+                    value_axis(f"expected best validation {panel.measured}", values),
                     tuple(lines),
                     "the mean over all ways to have run only k of the trials; every tuned arm got the same number",
                 )
@@ -349,14 +351,13 @@ def memory_figures(panel: Panel) -> list[Figure]:
             Line("stored (mean)", x, clean(stored[i] for i in keep), strong),
             Line("current", x, clean(current[i] for i in keep), weak),
         )
-        log = spans_decades([*norms[0].y, *norms[1].y])
         name = f"{arm.label}, seed {row.trial.seed}"
         out.append(
             Figure(
                 slug("memory", panel.title, arm.label, "norms"),
                 f"{panel.title}: {name}, gradient norms",
                 Axis("epoch", whole=True),
-                Axis("gradient norm at the end of the epoch", log=log),
+                value_axis("gradient norm at the end of the epoch", [*norms[0].y, *norms[1].y]),
                 norms,
                 "one run",
             )
@@ -378,7 +379,7 @@ def memory_figures(panel: Panel) -> list[Figure]:
                 slug("memory", panel.title, arm.label, "ages"),
                 f"{panel.title}: {name}, age of the stored gradients",
                 Axis("epoch", whole=True),
-                Axis("age (steps)", log=spans_decades([*lines[0].y, *lines[1].y])),
+                value_axis("age (steps)", [*lines[0].y, *lines[1].y]),
                 lines,
                 "one run, at the end of each epoch",
             )

@@ -99,8 +99,12 @@ def _block(block: Block, folded: bool) -> str:
     parts += [f'<p class="warning">{html.escape(text)}</p>' for text in block.warnings]
     opened = [table.html() for table in block.tables if not table.folded]
     closed = [table.html() for table in block.tables if table.folded]
-    figures = [f'<div class="figures">{"".join(map(_figure, block.figures))}</div>'] if block.figures else []
-    inner = "\n".join([*parts, *figures, *opened, *closed] if figures else [*parts, *opened, *closed])
+    if block.figures:
+        cards = [_figure(figure) for figure in block.figures]
+        if len(cards) % 2 and opened:
+            cards.append(f'<div class="beside">{opened.pop(0)}</div>')  # where a figure would stand
+        parts.append(f'<div class="figures">{"".join(cards)}</div>')
+    inner = "\n".join([*parts, *opened, *closed])
     if not block.title:
         return inner
     title = html.escape(block.title)

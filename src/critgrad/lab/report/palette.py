@@ -1,8 +1,9 @@
 """One look for each optimizer, in every figure of every page.
 
 A family has one hue of the Okabe-Ito palette, which the common kinds of colour-blindness keep apart; within a family
-lightness, dash and marker tell the base, ``_C`` (adds its memory) and ``_F`` (damps with it) apart, so nothing rests on
-hue alone. Rivals and controls are grey and dashed. Each colour has a twin for a dark page, where strong means light.
+lightness, dash and width tell the base, ``_C`` (adds its memory) and ``_F`` (damps with it) apart, and each family has
+a marker of its own, so nothing rests on hue alone. Rivals and controls are grey and dashed. Each colour has a twin for a
+dark page, where strong means light.
 """
 
 from __future__ import annotations
@@ -32,23 +33,24 @@ class Style:
 
 # Hue of a family: base, _C, _F. Strength grows in this order on either page.
 _HUES: dict[str, tuple[Ink, Ink, Ink]] = {
-    "SGD": (Ink("#e8944a", "#b5652a"), Ink("#d55e00", "#f08a3c"), Ink("#7f2d00", "#ffd2a8")),
-    "SGDM": (Ink("#d58fb6", "#9c5680"), Ink("#b0467f", "#dd8fba"), Ink("#5c1a44", "#f7d6e7")),
-    "RMSprop": (Ink("#55b897", "#2a8a6c"), Ink("#008a63", "#46cba2"), Ink("#00452f", "#bdf3df")),
-    "Adam": (Ink("#56b4e9", "#3587b8"), Ink("#0072b2", "#6cc0f0"), Ink("#00304f", "#cdeafc")),
-    "AdamW": (Ink("#b8a800", "#938a1e"), Ink("#857900", "#e6da3a"), Ink("#474000", "#faf6b8")),
+    "SGD": (Ink("#eba063", "#b5652a"), Ink("#d55e00", "#f08a3c"), Ink("#8a3200", "#ffc08a")),
+    "SGDM": (Ink("#d99bbd", "#9c5680"), Ink("#b8508a", "#dd8fba"), Ink("#781556", "#f7b6d8")),
+    "RMSprop": (Ink("#5fbf9f", "#2a8a6c"), Ink("#008a63", "#46cba2"), Ink("#00573d", "#9aeccd")),
+    "Adam": (Ink("#56b4e9", "#3587b8"), Ink("#0f78b8", "#6cc0f0"), Ink("#003f6b", "#a9dbfb")),
+    "AdamW": (Ink("#b8a800", "#938a1e"), Ink("#857900", "#e6da3a"), Ink("#504800", "#f7ef8a")),
 }
-_ROLES = {"base": (0, "solid", 2.0, "circle"), "C": (1, "dash", 2.2, "square"), "F": (2, "solid", 3.0, "diamond")}
+_ROLES = {"base": (0, "solid", 2.0), "C": (1, "dash", 2.2), "F": (2, "solid", 3.0)}
+_SHAPES = {"SGD": "circle", "SGDM": "square", "RMSprop": "diamond", "Adam": "triangle-up", "AdamW": "cross"}
 
 GREY = (Ink("#4d4d4d", "#c9c9c9"), Ink("#777777", "#9d9d9d"), Ink("#9a9a9a", "#777777"))
 _RIVALS: dict[str, Style] = {
-    "NAdam": Style(GREY[0], "dashdot", 2.0, "triangle-up"),
-    "Nesterov": Style(GREY[0], "dashdot", 2.0, "triangle-up"),
-    "AggMo": Style(GREY[1], "longdash", 2.0, "triangle-down"),
+    "NAdam": Style(GREY[0], "dashdot", 2.0, "triangle-down"),
+    "Nesterov": Style(GREY[0], "dashdot", 2.0, "triangle-down"),
+    "AggMo": Style(GREY[1], "longdash", 2.0, "pentagon"),
 }
 # Arms that are not an optimizer of the registry: the base at another step, a memory with other decisions.
 _CONTROLS: dict[str, Style] = {
-    "rival": Style(GREY[0], "dashdot", 2.0, "triangle-up"),
+    "rival": Style(GREY[0], "dashdot", 2.0, "triangle-down"),
     "momentum": Style(GREY[0], "longdash", 2.0, "triangle-right"),
     "AggMo": _RIVALS["AggMo"],
     "C-FIFO": Style(GREY[1], "dash", 1.8, "cross"),
@@ -86,9 +88,9 @@ def style_of(optimizer: str, arm: str = "") -> Style:
         return Style(GREY[1], "dot")
     if recipe.name.removesuffix("_C").removesuffix("_F") in _RIVALS:
         grey = GREY[1] if recipe.role == "C" else GREY[0]
-        return Style(grey, "dash" if recipe.role == "C" else "solid", 2.2, _ROLES[recipe.role][3])
-    shade, dash, width, marker = _ROLES[recipe.role]
-    return Style(_HUES[recipe.family][shade], dash, width, marker)
+        return Style(grey, "dash" if recipe.role == "C" else "solid", 2.2, "star")
+    shade, dash, width = _ROLES[recipe.role]
+    return Style(_HUES[recipe.family][shade], dash, width, _SHAPES[recipe.family])
 
 
 # Steps from few to many (topC, decay): viridis, its pale end left out on white and its dark end on black.

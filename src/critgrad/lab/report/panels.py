@@ -17,6 +17,7 @@ from ..protocol.reach import reach, speedups
 from ..protocol.tracks import Found, PaperTrack
 from ..protocol.view import View
 from ..statistics import BestSoFar, Comparison, Interval, Pair, Speedup, judge, mean_interval, target_value
+from .costs import epoch_seconds, median_of, peak, quartiles, reached_text
 from .source import Source, alike, metric_of, setting_groups
 
 MAIN = ("base", "C", "F", "rival")  # drawn at first; the other arms wait in the legend
@@ -177,12 +178,12 @@ def compare_panel(found: Compared) -> Panel:
             line.diverged,
             line.comparison,
             line.speedup,
-            _median(line.reach),
+            reached_text(line.reach),
             line.step_ms,
-            _quartiles(line.rows),
+            quartiles(line.rows),
             line.step_ratio,
-            _epoch_seconds(line.rows),
-            _peak(line.rows),
+            epoch_seconds(line.rows),
+            peak(line.rows),
         )
         for line in found.lines
     )
@@ -219,7 +220,7 @@ def fair_panel(source: Source, outcome: Outcome) -> Panel | None:
                 arm.diverged,
                 against.get((arm.family, arm.label)) if arm.arm != "base" else None,
                 arm.speedup.get("epochs"),
-                _median(arm.reach.get("epochs")),
+                reached_text(arm.reach.get("epochs")),
                 cost.step_ms if cost else None,
                 (cost.step_ms_low, cost.step_ms_high) if cost else None,
                 cost.step_ms / base if cost and base else None,
@@ -288,7 +289,7 @@ def _paper_panel(source: Source, track: PaperTrack, found: Sequence[Found], meas
     for entry in found:
         family, arm = entry.optimizer.removesuffix("_C"), "C" if entry.optimizer.endswith("_C") else "base"
         rows, base = rows_of[entry.optimizer], rows_of.get(family)
-        step_ms, base_ms = _median_of(rows, "step_ms"), _median_of(base or [], "step_ms")
+        step_ms, base_ms = median_of(rows, "step_ms"), median_of(base or [], "step_ms")
         comparison = speed = None
         if arm == "C" and base:
             mine, theirs = view.values(rows, "test"), view.values(base, "test")
@@ -308,10 +309,10 @@ def _paper_panel(source: Source, track: PaperTrack, found: Sequence[Found], meas
                 speed,
                 "",
                 step_ms,
-                _quartiles(rows),
+                quartiles(rows),
                 step_ms / base_ms if step_ms and base_ms else None,
-                _epoch_seconds(rows),
-                _peak(rows),
+                epoch_seconds(rows),
+                peak(rows),
             )
         )
     title = f"{track.task}, {track.name}"
@@ -373,7 +374,7 @@ def other_panels(source: Source) -> tuple[list[Panel], dict[str, int]]:
             extra = ", ".join(f"{name}={value}" for name, value in settings.items())
             title = f"{task}{f' ({extra})' if extra else ''}"
             tried[title] = len(groups)
-            note = (f"{len(groups)} settings; drawn: the best of each optimizer on validation",) if keep == 1 else ()
+            note = ("Drawn: the best of each optimizer on validation",) if keep < len(groups) else ()
             panels.append(
                 Panel("runs", task, title, metric, unit, higher, tuple(arms[:LARGEST_PANEL]), note, 0, settings)
             )
@@ -394,42 +395,8 @@ def _other_arm(optimizer: str, group: Sequence[Row], view: View, alone: bool) ->
         tuple(sorted(group, key=lambda row: row.trial.seed)),
         mean_interval(view.values(group, "test")),
         sum(bool(row.summary.get("diverged")) for row in group),
-        step_ms=_median_of(group, "step_ms"),
-        step_range=_quartiles(group),
-        epoch_seconds=_epoch_seconds(group),
-        peak_bytes=_peak(group),
+        step_ms=median_of(group, "step_ms"),
+        step_range=quartiles(group),
+        epoch_seconds=epoch_seconds(group),
+        peak_bytes=peak(group),
     )
-
-
-# -- costs -------------------------------------------------------------------------------------------------------------
-
-
-def _median_of(rows: Sequence[Row], name: str) -> float | None:
-    known = [float(row.summary[name]) for row in rows if row.summary.get(name) is not None]
-    return float(np.median(known)) if known else None
-
-
-def _quartiles(rows: Sequence[Row]) -> tuple[float, float] | None:
-    low, high = _median_of(rows, "step_ms_low"), _median_of(rows, "step_ms_high")
-    return None if low is None or high is None else (low, high)
-
-
-def _epoch_seconds(rows: Sequence[Row]) -> float | None:
-    known = [
-        float(row.summary["train_seconds"]) / row.summary["epochs"]
-        for row in rows
-        if row.summary.get("train_seconds") and row.summary.get("epochs") and not row.summary.get("diverged")
-    ]
-    return float(np.median(known)) if known else None
-
-
-def _peak(rows: Sequence[Row]) -> int | None:
-    return max((int(row.summary["peak_bytes"]) for row in rows if row.summary.get("peak_bytes")), default=None)
-
-
-def _median(found: Any) -> str:
-    """Epochs to target in words."""
-    if found is None:
-        return ""
-    text = "not reached" if found.median is None else f"{found.median:g}"
-    return text if found.reached == len(found.times) else f"{text} ({found.reached}/{len(found.times)} runs)"

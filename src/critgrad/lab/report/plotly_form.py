@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from .figure import Axis, Bars, Figure, Heat, Line, Number, Points
 from .palette import Ink, Style
 
 BAND = 0.16  # opacity
+CROWD = 5  # lines from which on bands are paler, or they hide each other
 _ARROWS = {">": "triangle-right", "<": "triangle-left", "?": "x-thin-open"}
 
 
@@ -34,10 +36,13 @@ def spec(figure: Figure, inks: Inks) -> dict[str, Any]:
     legend: list[dict[str, Any]] = []
     shapes: list[dict[str, Any]] = []
     heat = False
+    crowded = sum(isinstance(series, Line) and series.shown for series in figure.series) > CROWD
+    wash = BAND / 2 if crowded else BAND
     for series in figure.series:
         if isinstance(series, Line):
-            traces += _line(series, inks)
-            legend.append(_legend(series, inks))
+            traces += _line(series, inks, wash, figure.y.range[0] if figure.y.log and figure.y.range else None)
+            if all(entry["group"] != series.key for entry in legend):
+                legend.append(_legend(series, inks))
         elif isinstance(series, Bars):
             traces += _bars(series, inks)
         elif isinstance(series, Points):
@@ -59,13 +64,13 @@ def spec(figure: Figure, inks: Inks) -> dict[str, Any]:
         shapes.append({"type": "line", "x0": at, "x1": at, "y0": 0, "y1": 1, "yref": "paper", "line": line})
     layout: dict[str, Any] = {
         "height": figure.height,
-        "xaxis": _axis(figure.x, False, heat),
+        "xaxis": _axis(figure.x, False, heat) | _whole_steps(figure),
         "yaxis": _axis(figure.y, True, heat),
         "shapes": shapes,
     }
     rows = any(isinstance(series, (Bars, Points)) for series in figure.series)
     if rows:
-        layout["yaxis"]["autorange"] = "reversed"  # first at the top
+        layout["yaxis"]["range"] = [len(figure.y.labels or ()) - 0.4, -0.6]  # first at the top
         layout["margin"] = {"r": 14}
     return {"data": traces, "layout": layout, "legend": legend}
 
@@ -74,20 +79,25 @@ def _axis(axis: Axis, vertical: bool, heat: bool) -> dict[str, Any]:
     out: dict[str, Any] = {"title": {"text": axis.title}, "automargin": True}
     if axis.labels is not None:
         out |= {"type": "category", "showgrid": not heat and not vertical}
-        if heat:
-            out |= {"categoryorder": "array", "categoryarray": list(axis.labels)}
+        out |= {"categoryorder": "array", "categoryarray": list(axis.labels)}
     elif axis.log:
-        out |= {"type": "log", "minor": {"ticks": "outside", "ticklen": 3}, "exponentformat": "power", "dtick": None}
+        out["type"] = "log"
     if axis.whole:
         out |= {"tickformat": "d", "nticks": 8}
     if axis.ticks is not None:
-        out |= {"tickvals": list(axis.ticks), "ticktext": [f"{tick:g}" for tick in axis.ticks], "minor": {"ticks": ""}}
+        out |= {"tickvals": list(axis.ticks), "ticktext": list(axis.names or (f"{tick:g}" for tick in axis.ticks))}
     if axis.range is not None:
-        out["range"] = list(axis.range)
-    return {name: value for name, value in out.items() if value is not None}
+        out["range"] = [math.log10(end) for end in axis.range] if axis.log else list(axis.range)
+    return out
 
 
-def _line(series: Line, inks: Inks) -> list[dict[str, Any]]:
+def _whole_steps(figure: Figure) -> dict[str, Any]:
+    """One tick for each epoch where they are few: half epochs have no name."""
+    xs = [x for series in figure.series if isinstance(series, Line) for x in series.x]
+    return {"dtick": 1} if figure.x.whole and xs and max(xs) - min(xs) <= 10 else {}
+
+
+def _line(series: Line, inks: Inks, wash: float, floor: float | None = None) -> list[dict[str, Any]]:
     style = series.style
     shape = {"shape": "hv"} if series.steps else {}
     visible: bool | str = True if series.shown else "legendonly"
@@ -101,8 +111,9 @@ def _line(series: Line, inks: Inks) -> list[dict[str, Any]]:
     traces: list[dict[str, Any]] = []
     if series.low is not None and series.high is not None and _some(series.low) and _some(series.high):
         edge = {**common, "mode": "lines", "line": {"width": 0, **shape}, "hoverinfo": "skip"}
-        traces.append({**edge, "y": list(series.low)})
-        traces.append({**edge, "y": list(series.high), "fill": "tonexty", "fillcolor": inks(style.ink, BAND)})
+        low = [v if v is None or floor is None else max(v, floor) for v in series.low]
+        traces.append({**edge, "y": low})
+        traces.append({**edge, "y": list(series.high), "fill": "tonexty", "fillcolor": inks(style.ink, wash)})
     main: dict[str, Any] = {
         **common,
         "y": list(series.y),
@@ -125,7 +136,7 @@ def _some(values: Sequence[Number]) -> bool:
 def _legend(series: Line, inks: Inks) -> dict[str, Any]:
     style: Style = series.style
     return {
-        "name": series.name,
+        "name": series.key,
         "group": series.key,
         "ink": inks(style.ink),
         "dash": style.dash,
@@ -219,7 +230,7 @@ def _numbers(labels: Sequence[str], notes: Sequence[str]) -> dict[str, Any]:
 
 
 def _points(series: Points, inks: Inks) -> list[dict[str, Any]]:
-    notes = series.notes or [""] * len(series.labels)
+    notes = series.notes or series.hover or [""] * len(series.labels)
     traces: list[dict[str, Any]] = []
     for index, label in enumerate(series.labels):
         style = series.styles[index]
@@ -251,12 +262,17 @@ def _heat(series: Heat, figure: Figure) -> dict[str, Any]:
         "z": [[None if v is None else float(f"{v:.6g}") for v in row] for row in series.values],
         "colorscale": "Cividis",
         "reversescale": not series.bright_is_high,
-        "colorbar": {"title": {"text": series.title, "side": "right"}, "thickness": 14, "outlinewidth": 0},
+        "colorbar": {
+            "title": {"text": series.title, "side": "right", "font": {"size": 12}},
+            "tickfont": {"size": 11},
+            "thickness": 12,
+            "outlinewidth": 0,
+        },
         "hoverongaps": False,
         "hovertemplate": f"{figure.x.title} %{{x}}, {figure.y.title} %{{y}}: %{{z:.5g}}<extra></extra>",
         "xgap": 1,
         "ygap": 1,
     }
     if series.texts:
-        out |= {"text": [list(row) for row in series.texts], "texttemplate": "%{text}", "textfont": {"size": 12}}
+        out |= {"text": [list(row) for row in series.texts], "texttemplate": "%{text}", "textfont": {"size": 11}}
     return out

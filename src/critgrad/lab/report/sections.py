@@ -24,7 +24,7 @@ from .outcome_figures import (
 )
 from .panels import Panel, compare_panel, compared, fair_outcomes, fair_panel, other_panels, paper_runs
 from .source import Source, alike, metric_of
-from .table import Cell, Table, interval, interval_record, number, prose, word
+from .table import Cell, Table, interval, interval_record, number, word
 from .verdict_tables import compare_table, fair_tables, paper_table, suite_table, tally
 
 LARGEST_PAGE = 160  # figures; a ledger of everything has more, and says so
@@ -105,8 +105,8 @@ def build(source: Source) -> Report:
         runs,
         paper,
         _figure_section("curves", "Learning curves", "", every, curve_figures),
-        _figure_section("acceleration", "Acceleration", _TARGET, panels, acceleration_figures),
-        _figure_section("improvement", "Test improvements", "", panels, improvement_figures),
+        _figure_section("acceleration", "Acceleration", _TARGET, panels, acceleration_figures, flat=True),
+        _figure_section("improvement", "Test improvements", "", panels, improvement_figures, flat=True),
         _figure_section(
             "trials", "Best after k trials", "What tuning for longer would have bought.", panels, best_after_figures
         ),
@@ -182,7 +182,7 @@ def _runs_block(panel: Panel, tried: int) -> Block:
         cells.append(
             [
                 word(arm.optimizer),
-                prose(listed(dict(arm.hyper))),
+                word(listed(dict(arm.hyper))),
                 Cell(provenance.ranges(sorted({row.trial.seed for row in arm.rows})), len(arm.rows)),
                 interval(arm.test),
                 number(epochs[len(epochs) // 2] if epochs else None),
@@ -198,19 +198,24 @@ def _runs_block(panel: Panel, tried: int) -> Block:
         )
     states = {str(row.summary.get("data_state")) for arm in panel.arms for row in arm.rows}
     warnings = tuple(f"the data is {state}" for state in sorted(states) if state != "whole")
-    intro = f"{tried} setting{'s' if tried != 1 else ''}. " + " ".join(panel.notes)
+    intro = f"{_count(tried, 'setting')}. " + " ".join(panel.notes)
     return Block(panel.title, intro, warnings, (Table(slug("table-runs", panel.title), heads, cells, records),))
 
 
 def _figure_section(
-    identity: str, title: str, intro: str, panels: Sequence[Panel], draw: Callable[[Panel], list[Figure]]
+    identity: str,
+    title: str,
+    intro: str,
+    panels: Sequence[Panel],
+    draw: Callable[[Panel], list[Figure]],
+    flat: bool = False,
 ) -> Section:
-    section = Section(identity, title, intro)
-    for panel in panels:
-        figures = draw(panel)
-        if figures:
-            section.blocks.append(Block(panel.title, "", (), (), tuple(figures)))
-    return section
+    found = [(panel, draw(panel)) for panel in panels]
+    blocks = [Block(panel.title, "", (), (), tuple(figures)) for panel, figures in found if figures]
+    if flat and 1 < len(blocks) <= 6:
+        # Few bars each: side by side; their own titles say which is which.
+        blocks = [Block("", "", (), (), tuple(figure for block in blocks for figure in block.figures))]
+    return Section(identity, title, intro, blocks)
 
 
 def _decompositions(fair: Sequence[tuple[Outcome, Panel | None]]) -> Section:
@@ -334,9 +339,8 @@ def _provenance(source: Source, outcomes: Sequence[Outcome]) -> Section:
         provenance.machine_table(source),
         provenance.command_table(source),
     ]
-    return Section(
-        "provenance", "Provenance", "", [Block("", "", (), tuple(t for t in found if t is not None and t.cells))]
-    )
+    tables = tuple(table for table in found if table is not None and table.cells)
+    return Section("provenance", "Provenance", "", [Block("", "", (), tables)] if tables else [])
 
 
 def _facts(source: Source, outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
@@ -352,7 +356,7 @@ def _facts(source: Source, outcomes: Sequence[Outcome]) -> list[tuple[str, str]]
 
 def _banners(source: Source, outcomes: Sequence[Outcome]) -> list[str]:
     """What must be seen before any number."""
-    out = []
+    out = [] if source.done or source.analyses else ["The ledger has no finished runs yet"]
     states = provenance.data_states(source)
     for state, word_for in (("synthetic", "SYNTHETIC data"), ("part", "PART of the data"), ("unknown", "UNKNOWN data")):
         tasks = [task for task, counts in states.items() if counts[state]]
@@ -366,8 +370,12 @@ def _banners(source: Source, outcomes: Sequence[Outcome]) -> list[str]:
             f"{count} runs carry a registration ({value[:12]}) whose plan is not in the ledger: left out of the verdicts"
         )
     if source.failed:
-        out.append(f"{len(source.failed)} runs failed: see Provenance")
+        out.append(f"{_count(len(source.failed), 'run')} failed: see Provenance")
     return out
+
+
+def _count(number: int, word_for: str) -> str:
+    return f"{number:,} {word_for}{'' if number == 1 else 's'}"
 
 
 def _capped(report: Report) -> Report:

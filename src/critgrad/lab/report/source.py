@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -75,8 +76,10 @@ class Source:
         known: dict[str, Registration] = {}
         for name, text in self.documents.items():
             if name.startswith(_PREFIX) and text is not None:
-                plan = from_dict(json.loads(text)["registration"])
-                known[plan.hash] = plan
+                # A plan of another version of the lab is one that nobody can name any more.
+                with suppress(KeyError, TypeError, ValueError):
+                    plan = from_dict(json.loads(text)["registration"])
+                    known[plan.hash] = plan
         wanted = [value for value in self._by_registration if value is not None]
         if any(value not in known for value in wanted):
             for task in registered():

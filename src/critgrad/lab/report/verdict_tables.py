@@ -33,7 +33,6 @@ def compare_table(found: Compared, metric: str) -> Table:
     """The lines of ``critgrad compare``."""
     heads = (
         ("optimizer", "_C adds its memory, _F damps with it; step of: the base with the memory's step size"),
-        ("hyper-parameters", "chosen by a fair sweep on other seeds"),
         (f"test {metric}", _TEST),
         ("minus base", "mean paired difference; positive is better"),
         ("verdict", "the interval leaves 0 outside; descriptive, not corrected for the number of comparisons"),
@@ -44,6 +43,7 @@ def compare_table(found: Compared, metric: str) -> Table:
         ("step", "time of optimizer.step to the base's, in these runs"),
         ("trials", "points that the sweep tried for this arm; 0: derived"),
         ("edges", "values at an end of what was tried: a better one may lie beyond"),
+        ("hyper-parameters", "chosen by a fair sweep on other seeds"),
     )
     cells: list[list[Cell]] = []
     records: list[dict[str, Any]] = []
@@ -57,17 +57,17 @@ def compare_table(found: Compared, metric: str) -> Table:
         cells.append(
             [
                 word(line.label),
-                prose(listed(line.hyper)),
                 interval(line.test),
                 interval(_interval_of(c), signed=True) if c else word(""),
                 verdict(c),
                 number(c.poi, 2) if c else word(""),
                 Cell(f"{line.diverged}/{n}", line.diverged / n),
-                Cell(epochs + (f" ({missed} runs never)" if missed else ""), reached),
+                Cell(epochs + (f" ({missed} of {n} never)" if missed and reached is not None else ""), reached),
                 Cell(line.speedup.text, line.speedup.ratio_low) if line.speedup else word(""),
                 number(line.step_ratio, 3, "×"),
                 number(arm.trials if arm else None),
                 word(_edges(arm.edges) if arm else ""),
+                word(listed(line.hyper)),
             ]
         )
         records.append(
@@ -140,7 +140,6 @@ def _arm_table(outcome: Outcome, name: str) -> Table:
     heads = (
         ("arm", ""),
         ("family", ""),
-        ("hyper-parameters", "chosen on the tuning seeds"),
         (f"test {outcome.registration.metric}", _TEST),
         ("diverged", "of the reported runs; they count as the worst value"),
         ("training loss", "of the last epoch"),
@@ -149,6 +148,7 @@ def _arm_table(outcome: Outcome, name: str) -> Table:
         ("trials", "points tried; 0: derived from a memory's point, no tuning of its own"),
         ("tuning runs", ""),
         ("edges", "values at an end of the search space: a better one may lie beyond"),
+        ("hyper-parameters", "chosen on the tuning seeds"),
         ("notes", ""),
     )
     cells, records = [], []
@@ -163,7 +163,6 @@ def _arm_table(outcome: Outcome, name: str) -> Table:
             [
                 word(arm.label),
                 word(arm.family),
-                prose(listed(dict(arm.hyper))),
                 interval(arm.test),
                 Cell(f"{arm.diverged}/{len(arm.seeds)}", arm.divergence_rate),
                 interval(arm.train_loss),
@@ -172,6 +171,7 @@ def _arm_table(outcome: Outcome, name: str) -> Table:
                 number(arm.trials),
                 number(arm.tuning_runs),
                 word(_edges(arm.edges)),
+                word(listed(dict(arm.hyper))),
                 prose("; ".join(notes)),
             ]
         )
@@ -219,7 +219,6 @@ def paper_table(run: PaperRun) -> Table:
     metric = run.panel.metric
     heads = (
         ("optimizer", ""),
-        ("hyper-parameters", "of the setting with the best mean validation value"),
         ("settings tried", "a _C optimizer chooses among nine times as many in the grid"),
         ("valid", "mean over the seeds"),
         (f"test {metric}", "mean ± 95 % t-interval, on the seeds that selected"),
@@ -229,6 +228,7 @@ def paper_table(run: PaperRun) -> Table:
         ("verdict", "the interval leaves 0 outside; descriptive"),
         ("diverged", ""),
         ("edges", "values at an end of the paper's grid"),
+        ("hyper-parameters", "of the setting with the best mean validation value"),
     )
     arms = {arm.optimizer: arm for arm in run.panel.arms}
     cells, records = [], []
@@ -238,7 +238,6 @@ def paper_table(run: PaperRun) -> Table:
         cells.append(
             [
                 word(row.optimizer),
-                prose(listed(dict(row.hyper))),
                 number(row.settings_tried),
                 number(row.valid),
                 interval(row.test),
@@ -248,6 +247,7 @@ def paper_table(run: PaperRun) -> Table:
                 verdict(c),
                 Cell(f"{row.diverged}/{row.seeds}", row.diverged / row.seeds),
                 word(", ".join(row.edges)),
+                word(listed(dict(row.hyper))),
             ]
         )
         records.append(

@@ -32,11 +32,14 @@
     return value;
   };
 
-  // Long labels of categories get a second line rather than the figure's width.
+  // Long titles get another line rather than being cut.
   const wrapped = (text, room) => {
-    if (text.length <= room) return text;
-    const middle = text.lastIndexOf(" ", room);
-    return middle > 3 ? `${text.slice(0, middle)}<br>${text.slice(middle + 1)}` : text;
+    const lines = [""];
+    for (const part of text.split(" ")) {
+      if (lines.at(-1) && lines.at(-1).length + part.length + 1 > room) lines.push("");
+      lines[lines.length - 1] += (lines.at(-1) ? " " : "") + part;
+    }
+    return lines;
   };
 
   const layoutOf = (figure, width) => {
@@ -55,11 +58,11 @@
       xaxis: axis(own.xaxis), yaxis: axis(own.yaxis), barmode: "overlay",
       hoverlabel: { font: { size: 12 } }, dragmode: "zoom", uirevision: "keep",
     };
-    if (narrow && layout.xaxis.title && layout.xaxis.title.text) {
-      const text = layout.xaxis.title.text;
-      layout.xaxis.title = { ...layout.xaxis.title, text: wrapped(text, 40), font: { size: 12 } };
-      if (text.length > 40) layout.margin.b += 16;
-    }
+    const labels = own.yaxis.categoryarray ? 7 * Math.max(...own.yaxis.categoryarray.map((label) => label.length)) : 20;
+    const lines = wrapped(own.xaxis.title.text, Math.max(16, (width - labels - 40) / 7));
+    layout.xaxis.title.text = lines.join("<br>");
+    layout.margin.b += 17 * (lines.length - 1);
+    layout.height += 17 * (lines.length - 1);
     return layout;
   };
 

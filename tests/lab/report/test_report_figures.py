@@ -1,0 +1,140 @@
+"""Figures as data: one look per optimizer, axes that fit, and both forms drawn from the same numbers."""
+
+import json
+import math
+import re
+
+import pytest
+
+from critgrad.lab.optimizers import OPTIMIZERS
+from critgrad.lab.protocol import ARMS
+from critgrad.lab.report.figure import LARGEST_LINE, Axis, Bars, Figure, Heat, Line, clean, thinned, value_axis
+from critgrad.lab.report.palette import step_style, style_of
+from critgrad.lab.report.plotly_form import Inks, spec
+from critgrad.lab.report.sections import build
+from critgrad.lab.report.source import Source
+
+LIGHT, DARK = "#ffffff", "#181c24"
+
+
+def luminance(colour):
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(a, b):
+    high, low = sorted((luminance(a), luminance(b)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_no_two_optimizers_of_the_paper_or_their_damped_twins_look_alike():
+    names = [name for name, recipe in OPTIMIZERS.items() if recipe.family == name.split("_")[0]]
+    looks = [style_of(name) for name in names]
+    assert len(names) == 15
+    assert len({(s.ink, s.dash) for s in looks}) == 15
+
+
+@pytest.mark.parametrize("family", ["SGD", "SGDM", "RMSprop", "Adam", "AdamW"])
+def test_within_a_family_lightness_and_dash_tell_the_three_apart(family):
+    base, added, damped = (style_of(family + end) for end in ("", "_C", "_F"))
+    assert base.dash == damped.dash != added.dash
+    for page in ("light", "dark"):
+        shades = [luminance(getattr(style.ink, page)) for style in (base, added, damped)]
+        assert shades == sorted(shades, reverse=page == "light")
+        assert contrast(getattr(base.ink, page), getattr(damped.ink, page)) > 2.5
+
+
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+def test_every_look_is_visible_on_both_pages(name):
+    ink = style_of(name).ink
+    assert contrast(ink.light, LIGHT) > 2.0
+    assert contrast(ink.dark, DARK) > 2.4
+
+
+def test_the_arms_of_a_family_that_are_drawn_together_differ():
+    looks = {arm: style_of("Adam", arm) for arm in ARMS if not arm.startswith(("C", "F", "base")) or "-" in arm}
+    assert len({(s.ink, s.dash, s.marker) for s in looks.values()}) == len(looks)
+    steps = [step_style(i, 7) for i in range(7)]
+    assert len({(s.ink, s.dash) for s in steps}) == 7
+
+
+def test_an_axis_is_logarithmic_where_values_span_decades_and_its_ticks_lie_inside():
+    assert not value_axis("loss", [1.0, 20.0]).log
+    assert not value_axis("loss", [0.0, 100.0]).log
+    axis = value_axis("loss", [1e-6, None, 2.0, math.nan])
+    assert axis.log
+    assert axis.range[0] < 1e-6
+    assert axis.range[1] > 2.0
+    inside = [tick for tick in axis.ticks if axis.range[0] <= tick <= axis.range[1]]
+    assert 4 <= len(inside) <= 10
+
+
+def test_long_lines_are_thinned_and_keep_their_ends():
+    kept = thinned(50_000)
+    assert len(kept) == LARGEST_LINE
+    assert kept[0] == 0
+    assert kept[-1] == 49_999
+    assert kept == sorted(set(kept))
+
+
+def test_what_is_not_finite_is_not_drawn():
+    assert clean([1.0, math.inf, None, math.nan, 1 / 3]) == [1.0, None, None, None, 0.333333]
+
+
+def test_a_band_and_its_line_share_a_legend_group_and_a_hidden_one_waits():
+    line = Line("Adam", [1, 2], [1.0, 2.0], style_of("Adam"), [0.0, 1.0], [2.0, 3.0], shown=False)
+    found = spec(Figure("f", "t", Axis("x"), Axis("y"), (line,)), Inks())
+    assert len(found["data"]) == 3
+    assert {trace["legendgroup"] for trace in found["data"]} == {"Adam"}
+    assert found["data"][1]["fill"] == "tonexty"
+    assert found["data"][2]["visible"] == "legendonly"
+    assert found["legend"] == [{**found["legend"][0], "group": "Adam", "shown": False}]
+
+
+def test_the_lower_edge_of_a_band_never_leaves_a_logarithmic_axis():
+    y = [1.0, 1e-4]
+    line = Line("Adam", [1, 2], y, style_of("Adam"), [0.5, -1.0], [2.0, 1.0])
+    low = spec(Figure("f", "t", Axis("x"), value_axis("loss", y), (line,)), Inks())["data"][0]["y"]
+    assert min(low) > 0
+
+
+def test_censored_bars_carry_their_marks():
+    bars = Bars("a", ["x", "y", "z"], [2.0, 0.5, None], [style_of("Adam").ink] * 3, [1.0] * 3, marks=[">", "<", "?"])
+    traces = spec(Figure("f", "t", Axis("", log=True), Axis("", labels=("x", "y", "z")), (bars,)), Inks())["data"]
+    assert traces[-1]["marker"]["symbol"] == ["triangle-right", "triangle-left", "x-thin-open"]
+    assert traces[0]["x"] == [1.0, -0.5, None]
+    assert traces[0]["base"] == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("kind", ["one", "compare", "fair", "analyses", "paper"])
+def test_every_figure_is_valid_titled_and_not_empty(made, kind):
+    graph_objects = pytest.importorskip("plotly.graph_objects", reason="plotly is not installed")
+    report = build(Source(made(kind)[0]))
+    names = [figure.id for figure in report.figures]
+    assert names
+    assert len(set(names)) == len(names)
+    for figure in report.figures:
+        assert all((figure.title, figure.x.title, figure.y.title or figure.y.labels)), figure.id
+        for series in figure.series:
+            values = series.y if isinstance(series, Line) else series.values
+            if isinstance(series, Heat):
+                values = [value for row in series.values for value in row]
+            assert any(value is not None for value in values), figure.id
+        inks = Inks()
+        text = json.dumps(spec(figure, inks))
+        for index, (light, _) in reversed(list(enumerate(inks.pairs))):
+            text = text.replace(f'"@{index}"', f'"{light}"')
+        drawn = json.loads(re.sub(r'"(@\d+/[\d.]+|~\w+)"', '"#000000"', text))
+        graph_objects.Figure(drawn["data"], drawn["layout"])  # raises where plotly would not understand
+
+
+def test_acceleration_and_improvements_are_drawn_for_every_arm_but_the_base(made):
+    figures = {figure.id: figure for figure in build(Source(made("compare")[0])).figures}
+    forest = next(f for name, f in figures.items() if name.startswith("improvement"))
+    assert len(forest.y.labels) == 10
+    assert forest.reference == 0.0
+    bars = next(f for name, f in figures.items() if name.startswith("acceleration"))
+    assert bars.reference == 1.0
+    assert bars.x.log
+    assert set(bars.y.labels) <= set(forest.y.labels)

@@ -1,0 +1,244 @@
+"""What the pages say can be followed: links lead somewhere, code runs, commands exist, every public name is documented.
+
+Every ```python block of a page runs, in order and with the names of ``given``; a line ``<!-- not run: why -->`` before a
+block leaves it out. ```pycon blocks are doctests. In ```sh blocks each command is parsed, not run.
+"""
+
+from __future__ import annotations
+
+import doctest
+import importlib.util
+import re
+import shlex
+import subprocess
+import sys
+import unicodedata
+from pathlib import Path
+
+import pytest
+import torch
+
+import critgrad
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+
+FENCE = re.compile(r"^(?:<!-- (not run): .+ -->\n+)?```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"(?<!\!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)|<img src=\"([^\"]+)\"")
+COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: Path, *languages: str) -> list[str]:
+    """The code blocks in one of the languages, without those that are left out or only include a file."""
+    found = FENCE.findall(page.read_text(encoding="utf-8"))
+    return [code for skip, kind, code in found if kind.strip() in languages and not skip and "--8<--" not in code]
+
+
+def pages_with(*languages: str) -> list[Path]:
+    return [page for page in PAGES if blocks(page, *languages)]
+
+
+# -- links -------------------------------------------------------------------------------------------------------------
+
+
+def slug(heading: str) -> str:
+    """The anchor of a heading, as the site makes it."""
+    text = unicodedata.normalize("NFKD", heading).encode("ascii", "ignore").decode()
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", text).strip().lower())
+
+
+def anchors(page: Path) -> set[str]:
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    return {slug(heading) for heading in re.findall(r"^#+ +(.+)$", text, re.MULTILINE)}
+
+
+def links(page: Path) -> list[str]:
+    text = COMMENT.sub("", FENCE.sub("", page.read_text(encoding="utf-8")))
+    found = ["".join(groups) for groups in LINK.findall(text)]
+    return [link for link in found if not re.match(r"[a-z]+:", link)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_and_anchors_lead_somewhere(page):
+    for link in links(page):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{name(page)}: {link}"
+        if anchor:
+            assert anchor in anchors(target), f"{name(page)}: {link}, there are {sorted(anchors(target))}"
+        if DOCS in page.parents and target.suffix == ".md":
+            assert DOCS in target.parents, f"{name(page)}: {link} leads out of the site"
+
+
+def test_the_check_of_links_sees_what_it_must(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# One, `two`\n[a](gone.md#x) ![b](gone.svg) [c](https://elsewhere.org)\n```sh\n# not this\n```\n")
+    assert links(page) == ["gone.md#x", "gone.svg"]
+    assert anchors(page) == {"one-two"}
+
+
+def test_the_menu_has_every_page():
+    menu = set(re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    assert menu == {str(page.relative_to(DOCS)) for page in PAGES if DOCS in page.parents}
+
+
+# -- code --------------------------------------------------------------------------------------------------------------
+
+
+def given() -> dict[str, object]:
+    """What a block may take for granted."""
+    model = torch.nn.Linear(4, 2)
+    opt = critgrad.Adam_C(model.parameters())
+    existing = torch.optim.RAdam(model.parameters())
+    return {
+        "torch": torch,
+        "critgrad": critgrad,
+        "model": model,
+        "opt": opt,
+        "existing": existing,
+        "path": "checkpoint.pt",
+    }
+
+
+@pytest.mark.parametrize("page", pages_with("python"), ids=name)
+def test_python_blocks_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = given()
+    for code in blocks(page, "python"):
+        exec(compile(code, f"{name(page)}:\n{code}", "exec"), names)
+
+
+@pytest.mark.parametrize("page", [page for page in pages_with("pycon") if page.name != "theory.md"], ids=name)
+def test_examples_print_what_stands_there(page):
+    # theory.md has a test of its own, in tests/theory.
+    result = doctest.testfile(str(page), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+
+def commands(page: Path) -> list[list[str]]:
+    lines = "".join(blocks(page, "sh")).replace("\\\n", " ").splitlines()
+    return [words for words in (shlex.split(line, comments=True) for line in lines) if words]
+
+
+def parse_critgrad(words: list[str]) -> None:
+    """Have the command line parsed as ``critgrad`` would."""
+    typer = pytest.importorskip("typer", reason="the lab's commands need typer")
+    from critgrad.lab.cli.app import app
+
+    node, rest = typer.main.get_command(app), words
+    while hasattr(node, "commands"):
+        assert rest[0] in node.commands, f"there is no command {rest[0]!r}"
+        node, rest = node.commands[rest[0]], rest[1:]
+    node.make_context("critgrad", list(rest))
+
+
+def parse_python(words: list[str]) -> None:
+    if words[0] != "-m":
+        assert (ROOT / words[0]).exists(), f"there is no {words[0]}"
+    elif words[1] == "critgrad.lab":
+        from critgrad.lab.__main__ import _parser
+
+        _parser().parse_args(words[2:])
+    else:
+        assert importlib.util.find_spec(words[1]), f"there is no module {words[1]}"
+
+
+def parse_make(words: list[str]) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert {word for word in words if "=" not in word} <= targets
+
+
+def parse_torchrun(words: list[str]) -> None:
+    assert any((ROOT / word).is_file() for word in words)
+
+
+ELSEWHERE = ("pip", "mkdocs", "export")
+PARSERS = {"critgrad": parse_critgrad, "python": parse_python, "make": parse_make, "torchrun": parse_torchrun}
+
+
+@pytest.mark.parametrize("page", pages_with("sh"), ids=name)
+def test_commands_exist_and_take_these_options(page):
+    for first, *rest in commands(page):
+        if first not in ELSEWHERE:
+            assert first in PARSERS, f"{name(page)}: {first} {rest}"
+            PARSERS[first](rest)
+
+
+def test_a_wrong_option_is_noticed():
+    with pytest.raises(Exception, match="No such option"):
+        parse_critgrad(["train", "digits-mlp", "--topc", "5"])
+
+
+# -- the gallery -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def gallery():
+    spec = importlib.util.spec_from_file_location("make_gallery", DOCS / "make_gallery.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["make_gallery"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["make_gallery"]
+
+
+def test_the_gallery_shows_every_analysis_and_names_its_command(gallery):
+    from critgrad.lab.analyses import ANALYSES
+
+    assert {shot.analysis for shot in gallery.SHOTS} == set(ANALYSES) == set(gallery.WORDS) == set(gallery.TABLES)
+    for shot in gallery.SHOTS:
+        parse_critgrad(shlex.split(shot.command)[1:])
+
+
+def test_the_gallery_is_written_from_data(gallery):
+    shot = gallery.Shot("spectrum", "digits-mlp", 1)
+    data = {"rows": [{"label": "Adam", "bytes": 8.0}], "machine": "a machine"}
+    text = gallery.page({shot: data}, {shot: [Path("gallery/spectrum-digits-mlp.svg")]})
+    assert "| Adam | 8 |" in text
+    assert '<img src="gallery/spectrum-digits-mlp.svg"' in text
+    assert "a machine" in text
+
+
+# -- the reference -----------------------------------------------------------------------------------------------------
+
+
+def test_every_public_name_has_its_place_in_the_reference():
+    from critgrad import integrations, theory
+    from critgrad.lab import statistics
+
+    text = "\n".join(page.read_text() for page in (DOCS / "api").glob("*.md"))
+    for module in (critgrad, theory, statistics, integrations):
+        for public in module.__all__:
+            if not public.startswith("__"):
+                assert re.search(rf"\b{re.escape(public)}\b", text), f"{module.__name__}.{public}"
+
+
+@pytest.mark.slow
+def test_the_simulation_prints_the_protocols_table():
+    from critgrad.lab.statistics.simulate import verdict_table
+
+    printed = [re.split(r"\s{2,}", line) for line in verdict_table().splitlines()[1:]]
+    table = (DOCS / "protocol.md").read_text().split("<!-- simulate:begin -->\n")[1].split("<!-- simulate:end -->")[0]
+    shown = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    assert shown == [[*row[:3], *row[5:]] for row in printed]
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path):
+    pytest.importorskip("mkdocs", reason="the site needs mkdocs: pip install -e '.[docs]'")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    # Nothing is fetched from elsewhere when a page is read.
+    for page in (tmp_path / "site").rglob("*.html"):
+        loaded = re.findall(r'<(?:script|img|link|iframe)[^>]*(?:src|href)="(https?:[^"]+)"', page.read_text())
+        assert not loaded, f"{page.name}: {loaded}"
