@@ -113,7 +113,7 @@ def test_convex_tasks_are_judged_by_the_training_loss_and_no_worse_than_a_guess(
     model = new_model(problem, 0)
     x, y = problem.batch(torch.arange(problem.train_size))
     scores = problem.evaluate(model, "train")
-    assert scores.loss == pytest.approx(F.cross_entropy(model(x), y).item(), rel=1e-5)
+    assert scores.loss == pytest.approx(problem.loss(model, (x, y), None, None)[0].item(), rel=1e-5)
     assert scores.metric == min(scores.loss, problem.worst)
 
 
@@ -207,3 +207,14 @@ def test_a_few_steps_on_the_real_rows_lower_the_convex_loss(real_data, name):
     after = problem.evaluate(model, "train")
     assert before.loss == pytest.approx(math.log(problem.classes), rel=0.35)
     assert after.loss < before.loss - 0.02
+
+
+def test_a_convex_task_reports_the_loss_that_it_minimises():
+    problem = problem_of("covtype-logreg@tiny", {"dtype": "float64"}, torch.device("cpu"))
+    model = problem.build()
+    x, y = problem.splits["train"][0].slice(0, problem.train_size), problem.splits["train"][1]
+    penalty = 0.01 / 2 * sum(p.square().sum() for p in model.parameters())
+    expected = F.cross_entropy(model(x), y) + penalty
+    assert penalty > 0
+    torch.testing.assert_close(problem.loss(model, (x, y), None, None)[0], expected)
+    assert problem.evaluate(model, "train").loss == pytest.approx(expected.item(), rel=1e-12)

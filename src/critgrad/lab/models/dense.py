@@ -13,9 +13,13 @@ class LogisticRegression(nn.Module):
         super().__init__()
         self.output = nn.Linear(features, classes)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """``(..., features)`` to logits ``(..., classes)``."""
-        return self.output(x)
+    def forward(self, x: Tensor, squares: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+        """``(..., features)`` to logits ``(..., classes)``; with ``squares`` the sum of all squared parameters, too."""
+        logits = self.output(x)
+        if not squares:
+            return logits
+        # A method of its own would be out of reach for a functional model: all it has is this call.
+        return logits, self.output.weight.square().sum() + self.output.bias.square().sum()
 
 
 class MLP(nn.Module):

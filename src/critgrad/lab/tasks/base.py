@@ -18,7 +18,7 @@ from ..data import Dataset
 from ..streams import stream
 
 Batch = tuple[Tensor, ...]
-Model = Callable[..., Tensor]
+Model = Callable[..., Any]
 
 
 @dataclass(frozen=True)

@@ -116,12 +116,17 @@ MODELS: Mapping[str, Callable[[Task, int, int], nn.Module]] = {
 
 
 class ClassificationProblem(SummingProblem):
-    """Rows with labels. A task whose metric is the training loss (the convex ones) is judged on the training split."""
+    """Rows with labels. A task whose metric is the training loss (the convex ones) is judged on the training split.
+
+    With the option ``l2`` the loss is the regularised one, ``cross entropy + l2 / 2 * |theta|^2``, in training and in
+    evaluation: what is minimised is what is reported.
+    """
 
     def __init__(self, task: Task, data: Dataset, device: torch.device) -> None:
         super().__init__(task, data, device)
         self.dtype = dtype_of(task)
         self.classes = int(data.info["classes"])
+        self.l2 = float(task.options.get("l2", 0.0))
         if task.metric == TRAIN_LOSS:
             self.select_on = self.report_on = "train"
         if task.options["model"] == "lenet" and task.options["dropout"]:
@@ -161,6 +166,9 @@ class ClassificationProblem(SummingProblem):
 
     def loss(self, model: Model, batch: Batch, noise: Tensor | None, carry: Any) -> tuple[Tensor, Any]:
         x, y = batch
+        if self.l2:
+            logits, squares = model(x, True)
+            return F.cross_entropy(logits, y) + self.l2 / 2 * squares, None
         return F.cross_entropy(model(x) if noise is None else model(x, noise), y), None
 
     def parts(self, split: str) -> Iterator[Batch]:
@@ -171,8 +179,10 @@ class ClassificationProblem(SummingProblem):
 
     def score(self, model: Model, batch: Batch) -> Tensor:
         x, y = batch
-        logits = model(x)
+        logits, squares = model(x, True) if self.l2 else (model(x), None)
         loss = F.cross_entropy(logits, y, reduction="sum")
+        if squares is not None:
+            loss = loss + y.numel() * self.l2 / 2 * squares
         right = (logits.argmax(-1) == y).sum()
         return torch.stack([loss, right.to(loss.dtype), torch.full_like(loss, y.numel())])
 
