@@ -35,12 +35,11 @@ def _parser() -> argparse.ArgumentParser:
     many.add_argument("--trials", type=int, help="of each tuned arm, instead of the registration's")
     many.add_argument("--families", help="with commas, instead of all")
     many.add_argument("--shard", default="1/1", help="i/n: this machine's share of the trials")
-    many.add_argument("--retry", action="store_true", help="run the trials that failed once more")
     many.add_argument("--seconds", type=float, help="start no new round after so many seconds")
 
     look = command("analyze", "Run the trials of an analysis.")
     look.add_argument("name")
-    look.add_argument("task")
+    look.add_argument("task", nargs="?", help="default: the first that the paper uses for it")
     look.add_argument("--optimizer")
 
     for runs in (one, many, look):
@@ -49,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
         runs.add_argument("--ledger", type=Path, default=Path("runs.db"))
     for sweeps in (many, look):
         sweeps.add_argument("--seeds", type=int, help="runs of each arm")
+        sweeps.add_argument("--retry", action="store_true", help="run the trials that failed once more")
         sweeps.add_argument("--engine", choices=("single", "bank"))
         sweeps.add_argument("--executor", default="local", help="local, or inline: this process (best for banks)")
         sweeps.add_argument("--workers", type=int)
@@ -57,9 +57,13 @@ def _parser() -> argparse.ArgumentParser:
     joined = command("merge", "Put the rows of several ledgers into one.")
     joined.add_argument("target", type=Path)
     joined.add_argument("sources", type=Path, nargs="+")
+    joined.add_argument("--compact", action="store_true", help="the form to publish: curves rounded to five digits")
+    joined.add_argument("--no-curves", action="store_true", help="with --compact: leave out all curves")
+    joined.add_argument("--task", action="append", help="the runs of this task alone; may be repeated")
+    joined.add_argument("--salvage", action="store_true", help="take from a damaged file what can still be read")
 
-    ready = command("prepare", "Write a data set as one compact npz.")
-    ready.add_argument("dataset")
+    ready = command("prepare", "Write a task's data as one compact npz.")
+    ready.add_argument("name", help="a task or a data set")
     ready.add_argument("--out", type=Path)
     return parser
 
@@ -72,6 +76,8 @@ class PlainLines:
 
     def __call__(self, event: Event) -> None:
         p = event.progress
+        if not p.total:
+            return
         if event.kind == "failed":
             print(f"failed: {event.trial.to_dict() if event.trial else ''}: {event.text}", flush=True)
         if event.kind in ("begin", "end", "stopping") or time.monotonic() - self.said >= self.every:
@@ -119,60 +125,66 @@ def _sweep(args: argparse.Namespace) -> int:
         engine=args.engine,
         settings=pairs(args.set, "--set"),
     )
+    shard, device = commands.parse_shard(args.shard), default_device(args.device)
     with Ledger.open(args.ledger, write=True, create=True) as book:
         outcome = commands.sweep(
             track,
             book,
-            shard=commands.parse_shard(args.shard),
-            families=args.families.split(",") if args.families else None,
+            shard=shard,
+            families=commands.family_names(args.families),
             seconds=args.seconds,
             on_event=PlainLines(),
             executor=args.executor,
             workers=args.workers,
-            device=default_device(args.device),
+            device=device,
             checkpoints=commands.checkpoint_folder(args.ledger),
             bank_size=args.bank_size,
             retry_failed=args.retry,
         )
     print(outcome.text)
-    return 1 if outcome.failed else 0
+    return 130 if outcome.interrupted else 1 if outcome.failed else 0
 
 
 def _analyze(args: argparse.Namespace) -> int:
-    from .analyses import ANALYSES, Options
-    from .commands import checkpoint_folder
-    from .coordinator import run_jobs
+    from .analyses import Options
+    from .commands import analyze, checkpoint_folder
     from .ledger import Ledger
 
-    if args.name not in ANALYSES:
-        raise ValueError(f"Invalid analysis: {args.name!r}, expected one of {', '.join(ANALYSES)}")
     options = Options(args.seeds or 5, pairs(args.set, "--set"), args.engine or "single", args.optimizer)
+    device = default_device(args.device)
     with Ledger.open(args.ledger, write=True, create=True) as book:
-        outcome = run_jobs(
-            ANALYSES[args.name].plan(book, args.task, options),
+        found = analyze(
+            args.name,
+            args.task,
+            options,
             book,
             executor=args.executor,
             workers=args.workers,
-            device=default_device(args.device),
+            device=device,
             checkpoints=checkpoint_folder(args.ledger),
             on_event=PlainLines(),
             bank_size=args.bank_size,
+            retry_failed=args.retry,
         )
-    print(outcome.text)
-    return 1 if outcome.failed else 0
+    print("Nothing was left to run." if found.outcome is None else found.outcome.text)
+    if found.missing:
+        print(f"{found.missing} runs are missing or have failed; --retry runs failed ones once more")
+    return 1 if found.missing else 0
 
 
 def _merge(args: argparse.Namespace) -> int:
     from .transfer import merge
 
-    print(merge(args.target, args.sources))
+    form = {"compact": args.compact, "curves": not args.no_curves, "tasks": args.task}
+    print(merge(args.target, args.sources, salvage=args.salvage, **form).text)
     return 0
 
 
 def _prepare(args: argparse.Namespace) -> int:
+    from .commands import dataset_of
     from .data import prepare
 
-    print(prepare(args.dataset, args.out))
+    print(prepare(dataset_of(args.name), args.out))
     return 0
 
 
@@ -182,11 +194,17 @@ _COMMANDS = {"train": _train, "sweep": _sweep, "analyze": _analyze, "merge": _me
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; what a user can put right is one line."""
     args = _parser().parse_args(argv)
+    from .commands import EXPECTED
+
     try:
         return _COMMANDS[args.command](args)
-    except (ValueError, FileNotFoundError) as error:
-        print(f"Error: {error}", file=sys.stderr)
+    except EXPECTED as error:
+        print(f"Error: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        again = "with --resume " if args.command == "train" else ""
+        print(f"Stopped. The same command {again}goes on from here.", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":

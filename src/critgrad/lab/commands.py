@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .coordinator import Event, Outcome, in_shard, run_jobs
-from .ledger import Ledger, Planned, Role
-from .optimizers import recipe_of
+from .data import DATASETS
+from .ledger import Ledger, LedgerError, Planned, Role
+from .optimizers import FAMILIES, recipe_of
 from .protocol import Registration, chosen_hyper, fair, paper_best, paper_grid, record
 from .protocol.tracks import Fair, PaperTrack
 from .results import Result
 from .spec import Trial
-from .tasks import task_of
+from .tasks import TASKS, task_of
 from .train import OnEpoch, OnStep, train
 
 OnEvent = Callable[[Event], None]
 TRACKS = ("paper-best", "paper-grid", "fair")
+
+# What a user can put right is told in one line; everything else is a defect and keeps its traceback.
+EXPECTED = (
+    *(ValueError, TypeError, FileNotFoundError, FileExistsError, PermissionError, ImportError),
+    *(sqlite3.Error, LedgerError),
+)
+
+# An optimizer's arguments that are real numbers: lr=1 and lr=1.0 are the same run and must have the same key.
+_REAL = frozenset(
+    ("lr", "decay", "kappa", "rho", "momentum", "dampening", "alpha", "beta1", "beta2", "eps", "weight_decay")
+)
 
 
 def checkpoint_folder(ledger: Path) -> Path:
@@ -30,7 +44,9 @@ def one_trial(task: str, optimizer: str, hyper: Mapping[str, Any], seed: int, se
     """The trial of ``critgrad train``: what is not given is ``chosen_hyper``; a memory is looked into."""
     task_of(task, settings)  # an unknown name is an error before anything is said
     probe = ("memory",) if recipe_of(optimizer).has_memory else ()
-    return Trial(task, optimizer, {**chosen_hyper(task, optimizer), **hyper}, seed, settings, probe=probe)
+    values = {**chosen_hyper(task, optimizer), **hyper}
+    whole = [name for name in _REAL & set(values) if type(values[name]) is int]
+    return Trial(task, optimizer, values | {name: float(values[name]) for name in whole}, seed, settings, probe=probe)
 
 
 def train_once(
@@ -63,6 +79,10 @@ def make_track(
     registration: Registration | None = None,
 ) -> Fair | PaperTrack:
     """A track by its name. ``trials``, ``seeds`` and ``engine`` override what it would take."""
+    for name, value in (("trials", trials), ("seeds", seeds)):
+        if value is not None and value < 1:
+            raise ValueError(f"Invalid {name}: {value}, expected an int >= 1")
+    task_of(task, settings)
     if track == "fair":
         if settings:
             raise ValueError(
@@ -78,6 +98,8 @@ def make_track(
     if engine is not None:
         chosen["engine"] = engine
     if track == "paper-best":
+        if trials is not None:
+            raise ValueError("Invalid --trials with --track paper-best: it has one setting of each optimizer")
         return paper_best(task, **chosen)
     if track == "paper-grid":
         return paper_grid(task, **chosen, trials=trials)
@@ -88,6 +110,21 @@ def _fresh(registration: Registration, seeds: int) -> tuple[int, ...]:
     """So many report seeds: the registration's, and the next ones where it has fewer."""
     known = registration.report_seeds[:seeds]
     return (*known, *range(max(known) + 1, max(known) + 1 + seeds - len(known)))
+
+
+def family_names(text: str | None) -> tuple[str, ...] | None:
+    """``SGD,Adam`` as names; ``None`` for all.
+
+    >>> family_names("SGD, Adam")
+    ('SGD', 'Adam')
+    """
+    if not text:
+        return None
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    for name in names:
+        if name not in FAMILIES:
+            raise ValueError(f"Invalid family: {name!r}, expected some of {', '.join(FAMILIES)}")
+    return names
 
 
 def families_only(planned: Sequence[Planned], families: Sequence[str] | None) -> list[Planned]:
@@ -110,28 +147,101 @@ def sweep(
     """Plan, run, plan again, until nothing is left. ``jobs`` goes to ``run_jobs``.
 
     With shards the first stage alone can be split: what follows depends on rows that other shards have. ``seconds``
-    starts no new round after that time.
+    starts no new round after that time. ``failed`` counts what has failed before, too, and keeps the track from its end.
     """
     if isinstance(track, Fair):
         record(book, track.registration)
     began = time.monotonic()
-    done = failed = skipped = remaining = 0
-    interrupted = False
-    while True:
-        wanted = families_only(track.plan(book), families)
-        mine = [item for item in wanted if in_shard(item.trial.key, *shard)]
-        failed_before = book.failed(item.trial.key for item in mine)
-        todo = [item for item in mine if item.trial.key not in failed_before or jobs.get("retry_failed")]
-        remaining = len(todo)
-        if not todo or interrupted or (seconds is not None and time.monotonic() - began > seconds):
-            break
+    before = _done_before(track, book, shard, families)
+    done, interrupted = 0, False
+
+    def wanted() -> tuple[list[Planned], int]:
+        """The shard's runs of the next round, and how many more have failed before and are left alone."""
+        mine = [item for item in families_only(track.plan(book), families) if in_shard(item.trial.key, *shard)]
+        known = set() if jobs.get("retry_failed") else book.failed(item.trial.key for item in mine)
+        return [item for item in mine if item.trial.key not in known], len(known)
+
+    todo, failed = wanted()
+    while todo and not interrupted and not (seconds is not None and time.monotonic() - began > seconds):
         outcome = run_jobs(todo, book, on_event=on_event, **jobs)
-        done, failed, skipped = done + outcome.done, failed + outcome.failed, skipped + outcome.skipped
-        interrupted = outcome.interrupted
+        done, interrupted = done + outcome.done, outcome.interrupted
         jobs["retry_failed"] = False  # once, not for ever
-        if outcome.done == 0:
+        todo, failed = wanted()
+        if outcome.done + outcome.failed == 0:
             break
-    return Outcome(done, failed, skipped, remaining, time.monotonic() - began, interrupted)
+    return Outcome(done, failed, before, len(todo), time.monotonic() - began, interrupted)
+
+
+def _done_before(track: Fair | PaperTrack, book: Ledger, shard: tuple[int, int], families: Sequence[str] | None) -> int:
+    """Runs of the track that the ledger has already."""
+    rows = book.rows(task=track.task, track=track.name)
+    if isinstance(track, Fair):
+        mine = {row.key for row in rows if row.trial.registration == track.registration.hash}
+    else:
+        mine = {trial.key for setting in track.settings for trial in track.trials(setting)}
+    return sum(
+        row.key in mine
+        and in_shard(row.key, *shard)
+        and (not families or any(role.family in families for role in row.roles))
+        for row in rows
+    )
+
+
+@dataclass(frozen=True)
+class Analysed:
+    """What an analysis gave. ``missing`` runs have failed or were not reached: the numbers are without them."""
+
+    data: dict[str, Any]
+    missing: int = 0
+    outcome: Outcome | None = None  # of the runs that were made now
+
+
+def analyze(
+    name: str,
+    task: str | None,
+    options: Any,
+    book: Ledger,
+    *,
+    on_event: OnEvent | None = None,
+    workers: int | None = None,
+    **jobs: Any,
+) -> Analysed:
+    """Run what an analysis lacks and collect its numbers. ``options`` is an ``analyses.Options``; ``jobs`` as in ``sweep``."""
+    from .analyses import ANALYSES
+
+    if name not in ANALYSES:
+        raise ValueError(f"Invalid analysis: {name!r}, expected one of {', '.join([*ANALYSES, 'decompose'])}")
+    analysis = ANALYSES[name]
+    where = task or analysis.tasks[0]
+    task_of(where, options.settings)
+    if analysis.measure is not None:
+        data = analysis.measure(where)
+        book.put_analysis(name, where, "", data, {}, [])
+        return Analysed(data)
+    keys = {item.trial.key for item in analysis.trials(where, options)}
+    planned = analysis.plan(book, where, options)
+    outcome = None
+    if planned:
+        # Runs that are timed must not share the machine with one another.
+        workers = 1 if analysis.timed and workers is None else workers
+        outcome = run_jobs(planned, book, on_event=on_event, workers=workers, **jobs)
+    # Runs of other settings may stand beside these: they belong to other figures.
+    rows = [row for row in analysis.rows(book, where) if row.key in keys]
+    return Analysed(analysis.collect(where, rows) if rows else {}, len(keys) - len(rows), outcome)
+
+
+def dataset_of(name: str) -> str:
+    """The data set of a task, with its variants; a data set's own name as it is.
+
+    >>> dataset_of("ptb-lstm@tiny"), dataset_of("noise@0.3")
+    ('ptb@tiny', 'noise@0.3')
+    """
+    plain = name.split("@")[0]
+    if plain in TASKS:
+        return task_of(name).dataset
+    if plain in DATASETS:
+        return name
+    raise ValueError(f"Invalid name: {name!r}, expected a task or one of the data sets {', '.join(DATASETS)}")
 
 
 def parse_shard(text: str) -> tuple[int, int]:
@@ -141,6 +251,6 @@ def parse_shard(text: str) -> tuple[int, int]:
     (2, 4)
     """
     first, slash, second = text.partition("/")
-    if not slash or not first.isdigit() or not second.isdigit():
+    if not slash or not first.isdigit() or not second.isdigit() or not 1 <= int(first) <= int(second):
         raise ValueError(f"Invalid shard: {text!r}, expected i/n with 1 <= i <= n")
     return int(first), int(second)

@@ -53,6 +53,11 @@ def planned(defaults: Defaults, families: Sequence[str], seeds: int, arms: Seque
     ]
 
 
+def distinct(items: Sequence[Planned]) -> int:
+    """How many runs that is: what serves two families is run once."""
+    return len({item.trial.key for item in items})
+
+
 def _trial(defaults: Defaults, arm: Default, seed: int) -> Trial:
     return Trial(defaults.task, arm.optimizer, arm.hyper, seed, defaults.settings, "single")
 
@@ -61,39 +66,45 @@ def lines(defaults: Defaults, families: Sequence[str], seeds: int, rows: Sequenc
     """The verdict table: each arm against its family's base, on the seeds that both have."""
     by_key = {row.key: row for row in rows}
     higher = task_of(defaults.task).metric.higher_is_better
+    wanted = range(FIRST_SEED, FIRST_SEED + seeds)
     out: list[Line] = []
     for family in families:
         found: dict[str, tuple[Default, list[Row]]] = {}
         for arm in defaults.arms:
             if arm.family == family and arm.arm in ARMS:
-                keys = [_trial(defaults, arm, seed).key for seed in range(FIRST_SEED, FIRST_SEED + seeds)]
-                if all(key in by_key for key in keys):
-                    found[arm.arm] = arm, [by_key[key] for key in keys]
+                keys = [_trial(defaults, arm, seed).key for seed in wanted]
+                known = [by_key[key] for key in keys if key in by_key]
+                if known:
+                    found[arm.arm] = arm, known
         if "base" in found:
             out += _family_lines(defaults, family, found, higher)
     return out
+
+
+def _paired(rows: Sequence[Row], others: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """Those of both whose seed the other has, too, seed by seed."""
+    mine, theirs = ({row.trial.seed: row for row in side} for side in (rows, others))
+    seeds = sorted(mine.keys() & theirs.keys())
+    return [mine[seed] for seed in seeds], [theirs[seed] for seed in seeds]
 
 
 def _family_lines(
     defaults: Defaults, family: str, found: dict[str, tuple[Default, list[Row]]], higher: bool
 ) -> list[Line]:
     base = found["base"][1]
-    # The sweep's target rule, with the base's runs that are here: an arm is compared, never tuned, on them.
-    initial = float(np.median([row.summary["initial_valid"] for row in base]))
-    try:
-        target = target_value(initial, [row.summary["valid"] for row in base], higher)
-    except ValueError:
-        target = None
+    target = _target(base, higher)
     epochs = int(defaults.settings.get("epochs", task_of(defaults.task).epochs))
-    times = {
-        name: reach(rows, target, higher, epochs) if target is not None else {} for name, (_, rows) in found.items()
-    }
+    both = {name: _paired(rows, base) for name, (_, rows) in found.items()}
     pairs = [
-        Pair(defaults.task, family, arm.label, family, _tests(rows), _tests(base), higher)
-        for name, (arm, rows) in found.items()
-        if name != "base"
+        Pair(defaults.task, family, found[name][0].label, family, _tests(mine), _tests(theirs), higher)
+        for name, (mine, theirs) in both.items()
+        if name != "base" and mine
     ]
     judged = {row.arm: row for row in judge(pairs)}
+
+    def times(rows: Sequence[Row]) -> dict[str, Reach]:
+        return reach(rows, target, higher, epochs) if target is not None and rows else {}
+
     base_ms = _step_ms(base)
     out = []
     for name in [arm for arm in ARMS if arm in found]:
@@ -109,14 +120,25 @@ def _family_lines(
                 mean_interval(_tests(rows)),
                 sum(bool(row.summary["diverged"]) for row in rows),
                 judged.get(arm.label),
-                times[name].get("epochs"),
-                speedups(times[name], times["base"]).get("epochs") if name != "base" else None,
+                times(rows).get("epochs"),
+                speedups(*map(times, both[name])).get("epochs") if name != "base" else None,
                 step_ms,
                 step_ms / base_ms if step_ms and base_ms else None,
                 tuple(rows),
             )
         )
     return out
+
+
+def _target(base: Sequence[Row], higher: bool) -> float | None:
+    """The sweep's target rule, with the base's runs that are here: an arm is compared, never tuned, on them."""
+    initial = [row.summary["initial_valid"] for row in base if row.summary["initial_valid"] is not None]
+    if not initial:
+        return None
+    try:
+        return target_value(float(np.median(initial)), [row.summary["valid"] for row in base], higher)
+    except ValueError:  # the base has learnt nothing
+        return None
 
 
 def _tests(rows: Sequence[Row]) -> list[float]:

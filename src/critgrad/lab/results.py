@@ -64,7 +64,7 @@ def _small(values: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=4)
 def _machine(device: str) -> tuple[tuple[str, Any], ...]:
-    accelerator = torch.cuda.get_device_name() if device.startswith("cuda") else None
+    accelerator = torch.cuda.get_device_name(device) if device.startswith("cuda") else None
     return (
         ("critgrad", __version__),
         ("python", platform.python_version()),

@@ -13,11 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from .ledger import Ledger, LedgerError, Row
+from .ledger import Ledger, LedgerError, Role, Row
+from .ledger.lock import WriterLock
+from .ledger.schema import connect_writer, explained
 from .results import Result
 
 # What a second run of the same trial may give differently: measurements of the machine, not of the optimizer.
 MEASURED = frozenset({"seconds", "train_seconds", "step_ms", "step_ms_low", "step_ms_high", "peak_bytes"})
+
+
+# Curves from which plans and verdicts are computed: the update size that a control must match, the epoch at which a target
+# is reached, and the time that a base may train for longer. Each stays exact in the runs of which it is asked.
+MATCHED, TARGETED, TIMED = "update_rms", "valid", "seconds"
+DROPPED_BITS = 8  # of float32's 23: the relative error stays below 2^-16, and one byte in four is zero
 
 
 @dataclass
@@ -58,11 +66,24 @@ def same_numbers(a: Row | Result, b: Row | Result) -> bool:
     )
 
 
-def merge(target: str | Path, sources: Sequence[str | Path], *, salvage: bool = False) -> Merged:
+def merge(
+    target: str | Path,
+    sources: Sequence[str | Path],
+    *,
+    salvage: bool = False,
+    compact: bool = False,
+    curves: bool = True,
+    tasks: Sequence[str] | None = None,
+) -> Merged:
     """Put the runs of ``sources`` into ``target``, which is made if it is not there: the union, by key.
 
     A run that failed here and is done there becomes done. ``salvage`` takes from a damaged file what can still be read.
+    ``compact`` writes the form in which runs are published, about two thirds as large: see ``published``; without ``curves``
+    nothing but the summaries is left (for runs that are withdrawn, and listed all the same). ``tasks`` takes the runs of
+    these tasks alone. Runs that the target has already stay as they are.
     """
+    if not curves and not compact:
+        raise ValueError("Invalid curves=False without compact=True: runs lose their curves only to be published")
     merged = Merged()
     for source in sources:
         if Path(source).resolve() == Path(target).resolve():
@@ -70,28 +91,131 @@ def merge(target: str | Path, sources: Sequence[str | Path], *, salvage: bool = 
     with Ledger.open(target, write=True, create=True) as into:
         for source in sources:
             with Ledger.open(source) as ledger, into.transaction():
-                _merge_one(into, ledger, merged, salvage)
+                _merge_one(into, ledger, merged, salvage, _Form(compact, curves, tasks))
+    if compact:
+        _pack_file(Path(target))
     return merged
 
 
-def _merge_one(into: Ledger, ledger: Ledger, merged: Merged, salvage: bool) -> None:
+@dataclass(frozen=True)
+class _Form:
+    """What a merge takes, and in which form."""
+
+    compact: bool
+    curves: bool
+    tasks: Sequence[str] | None
+
+    def of(self, row: Row) -> Result:
+        result = Result(row.curves, row.summary, row.provenance)
+        if not self.compact:
+            return result
+        small = published(result, row.roles)
+        return small if self.curves else Result({}, small.summary, small.provenance)
+
+
+def _merge_one(into: Ledger, ledger: Ledger, merged: Merged, salvage: bool, form: _Form) -> None:
     for row in _salvaged(ledger, merged) if salvage else ledger.rows(status=None):
+        if form.tasks is not None and row.trial.task not in form.tasks:
+            continue
         if row.status == "failed":
             merged.failed += into.fail(row.trial, row.error or "", row.roles, finished=row.finished)
             continue
-        result = Result(row.curves, row.summary, row.provenance)
-        if into.add(row.trial, result, row.roles, finished=row.finished):
+        if into.add(row.trial, form.of(row), row.roles, finished=row.finished):
             merged.added += 1
             continue
         merged.known += 1
         known = into.row(row.key)
-        if known is not None and not same_numbers(known, row):
+        if known is not None and not _same_run(known, row):
             merged.conflicts.append(row.key)
     try:
         _merge_rest(into, ledger, merged)
     except LedgerError:
         if not salvage:
             raise
+
+
+def _same_run(known: Row, row: Row) -> bool:
+    """Whether both are one run, each in its full or in its published form."""
+    if same_numbers(known, row):
+        return True
+    both = bool(known.curves) and bool(row.curves)
+    # The roles decide what is rounded, and a run may have got more of them since: none keeps the fewest bits.
+    forms = [_coarse(one) if both else Result({}, one.summary) for one in (known, row)]
+    return same_numbers(*forms)
+
+
+def _coarse(row: Row) -> Result:
+    curves = {name: rounded(values) if values.dtype.kind == "f" else values for name, values in row.curves.items()}
+    return Result(curves, row.summary)
+
+
+# -- the published form ------------------------------------------------------------------------------------------------
+
+
+def published(result: Result, roles: Sequence[Role] = ()) -> Result:
+    """A run as it is published. The summary and whole numbers stay as they are, bit for bit; so do the curves that plans and
+    verdicts are computed from, and every choice comes out of the published file as it did out of the full one.
+
+    Other curves become float32 of about five significant digits, rounded to the nearest: also ``valid`` of a run that did
+    nothing but tune (its summary has the value that it was chosen by). The command keeps its arguments and loses the
+    folders of the machine that ran it.
+    """
+    exact = {MATCHED}
+    if not roles or any(role.purpose != "tune" for role in roles):
+        exact.add(TARGETED)
+    if any(role.purpose.startswith("analysis:") for role in roles):
+        exact.add(TIMED)
+    valid = result.curves.get(TARGETED)
+    curves = {}
+    for name, values in result.curves.items():
+        # Where the outcome is the validation value itself (the convex tasks), a copy packs to nothing.
+        copy = TARGETED in exact and valid is not None and np.array_equal(values, valid, equal_nan=True)
+        curves[name] = values if name in exact or copy or values.dtype.kind != "f" else rounded(values)
+    origin = dict(result.provenance)
+    if "command" in origin:
+        origin["command"] = _plain_command(origin["command"])
+    return Result(curves, result.summary, origin)
+
+
+def rounded(values: np.ndarray) -> np.ndarray:
+    """As float32 with the low bits of the mantissa rounded away, to the nearest and to even; doing it twice changes nothing.
+
+    >>> rounded(np.array([0.123456789, 1000.0, np.inf])).tolist()
+    [0.12345695495605469, 1000.0, inf]
+    """
+    with np.errstate(over="ignore"):  # beyond float32's range is infinite
+        single = np.ascontiguousarray(values, np.float32)
+    bits = single.view(np.uint32).astype(np.uint64)  # room for the carry
+    half = (1 << (DROPPED_BITS - 1)) - 1
+    up = bits + half + ((bits >> DROPPED_BITS) & 1)
+    kept = (up & ~np.uint64((1 << DROPPED_BITS) - 1)).astype(np.uint32).view(np.float32)
+    return np.where(np.isfinite(single), kept, single)
+
+
+def _plain_command(command: Sequence[str]) -> list[str]:
+    """Arguments as they were, but files without their folders; ``python -m`` for a module that ran as a program."""
+    plain = []
+    for index, text in enumerate(map(str, command)):
+        is_file = text.startswith("/") or (index > 0 and command[index - 1] == "--ledger")
+        plain.append(Path(text).name if is_file else text)
+    if command and str(command[0]).endswith("critgrad/lab/__main__.py"):
+        plain[:1] = ["python", "-m", "critgrad.lab"]
+    return plain
+
+
+def _pack_file(path: Path) -> None:
+    """Give back unused pages, and leave one file without a log beside it; the next writer brings the log back."""
+    lock = WriterLock(path)
+    try:
+        with explained(path):
+            connection = connect_writer(path)
+            try:
+                connection.execute("PRAGMA journal_mode=DELETE")
+                connection.execute("VACUUM")
+            finally:
+                connection.close()
+    finally:
+        lock.release()
 
 
 def _merge_rest(into: Ledger, ledger: Ledger, merged: Merged) -> None:

@@ -50,9 +50,15 @@ def listed(values: Mapping[str, Any]) -> str:
 
 
 def default_device(device: str) -> str:
-    """``auto`` is the GPU if there is one."""
+    """``auto`` is the GPU if there is one; a device that is not there is an error before anything is run."""
     import torch
 
-    if device != "auto":
-        return device
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        kind = torch.device(device)
+    except RuntimeError:
+        raise ValueError(f"Invalid device: {device!r}, expected auto, cpu, cuda or cuda:N") from None
+    if kind.type == "cuda" and not (kind.index or 0) < torch.cuda.device_count():
+        raise ValueError(f"Invalid device: {device!r}, torch sees {torch.cuda.device_count()} CUDA devices here")
+    return device

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from ledger_helpers import REPORT, TUNE, result, trial
 
-from critgrad.lab.ledger import Ledger, LedgerError
-from critgrad.lab.transfer import export, merge, same_numbers
+from critgrad.lab.ledger import Ledger, LedgerError, Role
+from critgrad.lab.transfer import export, merge, rounded, same_numbers
 
 
 def make(path: Path, seeds: range, role: tuple = (TUNE,), shift: int = 0) -> Path:
@@ -145,3 +145,95 @@ def test_parquet_without_its_package_says_what_to_install(
 def test_another_ending_is_refused(mixed: Path, tmp_path: Path) -> None:
     with Ledger.open(mixed) as ledger, pytest.raises(ValueError, match=r"\.csv or \.parquet"):
         export(ledger, tmp_path / "runs.xlsx")
+
+
+# -- the published form ------------------------------------------------------------------------------------------------
+
+TIMED = Role("fair", "Adam", "C", "analysis:timing")
+
+
+def test_rounding_goes_to_the_nearest_keeps_five_digits_and_is_done_once() -> None:
+    rng = np.random.default_rng(0)
+    values = np.concatenate([rng.normal(size=2000) * 10.0 ** rng.integers(-30, 30, 2000), [0.0, -0.0, 1.0]])
+    small = rounded(values)
+    assert small.dtype == np.float32
+    assert (np.abs(small.astype(float) / np.where(values == 0, 1, values) - (values != 0)) <= 2.0**-16).all()
+    assert np.array_equal(rounded(small), small)
+    assert not (small.view(np.uint32) & 0xFF).any()
+    errors = (small.astype(float) - values)[:2000] / np.abs(values[:2000])
+    assert abs(errors.mean()) < 2.0**-16 / 20  # cutting off would be off by half a unit on average
+    assert np.array_equal(rounded(np.array([np.nan, np.inf, -np.inf, 1e300])), [np.nan, np.inf, -np.inf, np.inf], True)
+
+
+def test_a_published_run_keeps_summaries_whole_numbers_and_what_choices_rest_on(tmp_path: Path) -> None:
+    source = tmp_path / "full.db"
+    plain = result(0)
+    plain.curves |= {"update_rms": np.random.default_rng(3).random(20), "copy": plain.curves["valid"].copy()}
+    plain.provenance["command"] = [
+        "/home/me/src/critgrad/lab/__main__.py",
+        "sweep",
+        "--shard",
+        "1/2",
+        "--ledger",
+        "a/b.db",
+    ]
+    with Ledger.open(source, write=True, create=True) as ledger:
+        for seed, roles in enumerate([(REPORT,), (TUNE,), (TUNE, TIMED), ()]):
+            ledger.add(trial(seed), plain, roles, finished=100.0 + seed)
+        ledger.fail(trial(9), "ValueError: no", finished=7.0)
+        ledger.put_document("registration:1", "text")
+    merged = merge(tmp_path / "small.db", [source], compact=True)
+    assert (merged.added, merged.failed, merged.conflicts) == (4, 1, [])
+    with Ledger.open(tmp_path / "small.db") as ledger:
+        rows = {row.trial.seed: row for row in ledger.rows(status=None)}
+        assert ledger.document("registration:1") == "text"
+    exact = {
+        0: {"ages", "decisions", "update_rms", "valid", "copy"},
+        1: {"ages", "decisions", "update_rms"},
+        2: {"ages", "decisions", "update_rms", "valid", "copy", "seconds"},
+        3: {"ages", "decisions", "update_rms", "valid", "copy"},
+    }
+    for seed, names in exact.items():
+        row = rows[seed]
+        assert row.summary == {**plain.summary}
+        assert row.finished == 100.0 + seed
+        assert {name for name, values in plain.curves.items() if np.array_equal(row.curves[name], values)} == names
+        assert all(np.allclose(row.curves[name], values, rtol=2e-5) for name, values in plain.curves.items())
+        assert row.provenance["command"] == [
+            "python",
+            "-m",
+            "critgrad.lab",
+            "sweep",
+            "--shard",
+            "1/2",
+            "--ledger",
+            "b.db",
+        ]
+    assert (rows[9].status, rows[9].finished) == ("failed", 7.0)
+
+
+def test_a_published_ledger_is_one_smaller_file_that_can_be_merged_again(tmp_path: Path) -> None:
+    full = make(tmp_path / "full.db", range(200))
+    small = tmp_path / "small.db"
+    merge(small, [full], compact=True)
+    assert small.stat().st_size < 0.8 * full.stat().st_size
+    assert not small.with_name("small.db-wal").exists()
+    for target, source, form in ((small, full, True), (small, full, False), (full, small, False)):
+        again = merge(target, [source], compact=form)
+        assert (again.added, again.known, again.conflicts) == (0, 200, [])
+    other = make(tmp_path / "other.db", range(3), shift=50)
+    assert len(merge(small, [other], compact=True).conflicts) == 3
+
+
+def test_runs_of_some_tasks_and_runs_without_curves(tmp_path: Path) -> None:
+    full = make(tmp_path / "full.db", range(5))
+    with Ledger.open(full, write=True) as ledger:
+        ledger.add(trial(0, task="mnist-mlp"), result(7))
+    bare = tmp_path / "bare.db"
+    assert merge(bare, [full], compact=True, curves=False, tasks=["mnist-mlp"]).added == 1
+    with Ledger.open(bare) as ledger:
+        (row,) = ledger.rows()
+    assert (row.curves, row.summary) == ({}, result(7).summary)
+    assert merge(bare, [full]).conflicts == []  # the same run, of which less was kept
+    with pytest.raises(ValueError, match="curves=False"):
+        merge(tmp_path / "x.db", [full], curves=False)

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..ledger import Ledger, Planned, Role, Row
-from ..optimizers import recipe_of
+from ..optimizers import OPTIMIZERS, recipe_of
 from ..protocol import chosen_hyper
-from ..spec import Trial
+from ..spec import ENGINES, Trial
 
 FIRST_SEED = 0
+# They toss coins: each run gets coins of its own, or all seeds would store (or drop) at the same steps.
+DRAWING = frozenset(("random", "MNDS", "CDS", "CSS", "RR", "NCPR"))
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,14 @@ class Options:
     settings: Mapping[str, Any] = field(default_factory=dict)
     engine: str = "single"
     optimizer: str | None = None  # instead of the analysis's own
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise ValueError(f"Invalid seeds: {self.seeds}, expected an int >= 1")
+        if self.engine not in ENGINES:
+            raise ValueError(f"Invalid engine: {self.engine!r}, expected one of {', '.join(ENGINES)}")
+        if self.optimizer is not None:
+            recipe_of(self.optimizer)
 
 
 @dataclass(frozen=True)
@@ -39,6 +49,7 @@ class Analysis:
     collect: Callable[[str, Sequence[Row]], dict[str, Any]]
     # Measured in this process instead of by trials (bytes per parameter).
     measure: Callable[[str], dict[str, Any]] | None = None
+    timed: bool = False  # its numbers are times: one run after the other, unless told otherwise
 
     @property
     def purpose(self) -> str:
@@ -74,9 +85,21 @@ def planned(
     role = Role("analysis", recipe_of(optimizer).family, arm, f"analysis:{analysis}")
     merged = {**options.settings, **(settings or {})}
     return [
-        Planned(Trial(task, optimizer, dict(hyper), seed, merged, options.engine, probe), (role,))
+        Planned(Trial(task, optimizer, _of_run(hyper, seed), seed, merged, options.engine, probe), (role,))
         for seed in range(FIRST_SEED, FIRST_SEED + options.seeds)
     ]
+
+
+def _of_run(hyper: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    return {**hyper, "seed": seed} if hyper.get("policy") in DRAWING else dict(hyper)
+
+
+def with_memory(analysis: str, optimizer: str, roles: tuple[str, ...] = ("C", "F")) -> str:
+    """The optimizer, or an error where the analysis has nothing to look at in it."""
+    if recipe_of(optimizer).role not in roles:
+        known = ", ".join(name for name, recipe in OPTIMIZERS.items() if recipe.role in roles)
+        raise ValueError(f"Invalid optimizer for {analysis}: {optimizer!r}, expected one of {known}")
+    return optimizer
 
 
 def tuned(task: str, optimizer: str, **changes: Any) -> dict[str, Any]:
@@ -84,11 +107,11 @@ def tuned(task: str, optimizer: str, **changes: Any) -> dict[str, Any]:
     return {**chosen_hyper(task, optimizer), **changes}
 
 
-def by_arm(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows by the arm they stand for, seeds in order."""
+def by_arm(rows: Sequence[Row], analysis: str) -> dict[str, list[Row]]:
+    """Rows by the arm they stand for in this analysis, seeds in order. (One run may serve several analyses.)"""
     arms: dict[str, list[Row]] = {}
     for row in rows:
         for role in row.roles:
-            if role.purpose.startswith("analysis:"):
+            if role.purpose == f"analysis:{analysis}":
                 arms.setdefault(role.arm, []).append(row)
     return {arm: sorted(members, key=lambda row: row.trial.seed) for arm, members in arms.items()}

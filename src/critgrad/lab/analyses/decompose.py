@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..ledger import Ledger
-from ..protocol import find, tables
+from ..protocol import registered, tables
 from ..protocol.records import Decomposition
+from ..protocol.registration import find
+from ..report.source import Source
 
 
 def decompose(ledger: Path, task: str) -> tuple[Decomposition, ...]:
-    """The decomposition of a task's fair sweep, from the derived arms that the ledger has."""
-    with Ledger.open(ledger) as book:
-        found = tables(book, find(task)).decompositions
-    if not found:
-        raise ValueError(
-            f"No decomposition of {task!r} in {ledger}: it needs the derived arms of `critgrad sweep {task} --track fair`"
-        )
-    return found
+    """The decomposition of a task's fair sweep, from the derived arms that the ledger has.
+
+    Where the ledger has several experiments of the task, the one that the task's file announces comes first.
+    """
+    source = Source(ledger)
+    announced = find(task).hash if task in registered() else None
+    plans = [plan for plan in source.registrations[0] if plan.task == task]
+    for plan in sorted(plans, key=lambda plan: plan.hash != announced):
+        found = tables(source, plan).decompositions
+        if found:
+            return found
+    raise ValueError(
+        f"No decomposition of {task!r} in {ledger}: it needs the derived arms of `critgrad sweep {task} --track fair`"
+    )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..ledger import Planned, Row
-from .base import Analysis, Options, planned, tuned
+from .base import Analysis, Options, planned, tuned, with_memory
 
 STALENESS_TOPC = (5, 10, 20)
 STALENESS_DECAY = (0.7, 0.9, 0.95, 0.99)
@@ -16,7 +16,7 @@ NORMS_TOPC = (5, 10, 20, 50, 100)
 
 
 def _staleness_trials(task: str, options: Options) -> list[Planned]:
-    optimizer = options.optimizer or "Adam_C"
+    optimizer = with_memory("staleness", options.optimizer or "Adam_C")
     return [
         item
         for topC in STALENESS_TOPC
@@ -37,11 +37,11 @@ def _staleness(task: str, rows: Sequence[Row]) -> dict[str, Any]:
     """Histograms of the ages at the end of every epoch, over all epochs and seeds, for each topC and decay."""
     cells: dict[tuple[int, float], list[np.ndarray]] = {}
     for row in rows:
-        ages = np.asarray(row.curves["ages"])
+        ages = np.asarray(row.curves.get("ages", ()))  # none where the first epoch diverged
         cells.setdefault((row.trial.hyper["topC"], row.trial.hyper["decay"]), []).append(ages[ages > 0])
     out = []
     for (topC, decay), parts in sorted(cells.items()):
-        ages = np.concatenate(parts) if parts else np.zeros(0, int)
+        ages = np.concatenate(parts)
         if not len(ages):
             continue
         counts, edges = np.histogram(np.log2(ages), bins=np.arange(0, np.ceil(np.log2(ages.max())) + 1.5))
@@ -61,7 +61,7 @@ def _staleness(task: str, rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _norms_trials(task: str, options: Options) -> list[Planned]:
-    optimizer = options.optimizer or "Adam_C"
+    optimizer = with_memory("gt-vs-gc", options.optimizer or "Adam_C")
     return [
         item
         for topC in NORMS_TOPC
@@ -93,15 +93,22 @@ def _norms(task: str, rows: Sequence[Row]) -> dict[str, Any]:
                 "runs": len(members),
                 "gc": stored.mean(0).tolist(),
                 "gt": current.mean(0).tolist(),
-                "ratio": float(np.median(stored / np.where(current > 0, current, np.nan))),
+                "ratio": _median(stored[current > 0] / current[current > 0]),
                 "test": float(np.mean([row.summary["test"] for row in members])),
             }
         )
     return {"task": task, "lines": lines}
 
 
+def _median(values: np.ndarray) -> float:
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if known.size else float("nan")
+
+
 def _damping_trials(task: str, options: Options) -> list[Planned]:
-    names = (options.optimizer,) if options.optimizer else ("SGD_F", "SGDM_F", "RMSprop_F", "Adam_F")
+    names: tuple[str, ...] = ("SGD_F", "SGDM_F", "RMSprop_F", "Adam_F")
+    if options.optimizer:
+        names = (with_memory("damping", options.optimizer, ("F",)),)
     return [
         item
         for name in names

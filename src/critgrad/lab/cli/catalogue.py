@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
+from rich.padding import Padding
+from rich.text import Text
 
-from .console import console, table
+from .console import console, say, table
+
+if TYPE_CHECKING:
+    from ..data import FileStatus
+    from ..tasks import Task
 
 
 def tasks(
@@ -15,42 +23,42 @@ def tasks(
     """List the tasks: the paper's, and ours."""
     from ..tasks import TASKS
 
-    if not long:
-        made = table(None, "task", "what it is", "metric", "batch", "epochs", "bank", right=("batch", "epochs"))
+    if long:
         for task in TASKS.values():
-            bank = "yes" if task.bankable else ""
-            names = [f"@{name}" for name in task.variants]
-            made.add_row(
-                task.name,
-                task.summary,
-                task.metric.name,
-                str(task.batch_size),
-                str(task.epochs),
-                " ".join([bank, *names]),
-            )
-        console.print(made)
-        console.print("\nNAME@tiny is a small synthetic twin of each. --long tells more.", highlight=False)
+            _print_long(task)
         return
+    made = table(None, "task", "what it is", "metric")
     for task in TASKS.values():
-        console.print(f"[bold]{task.name}[/]  {task.summary}", highlight=False)
-        clip = "none" if task.clip is None else f"{task.clip:g}"
-        options = ", ".join(f"{name}={value}" for name, value in task.options.items())
-        variants = ", ".join(f"@{name} ({_pairs(values)})" for name, values in task.variants.items())
-        for line in (
-            f"data {task.dataset}; metric {task.metric.name}; batch {task.batch_size}; epochs {task.epochs}; "
-            f"clip {clip}; weight decay {task.weight_decay:g}",
-            options and f"options: {options}",
-            variants and f"variants: {variants}",
-            task.paper and f"in the paper's tables: {task.paper}",
-            task.differs and f"differs: {task.differs}",
-        ):
-            if line:
-                console.print(f"    {line}", highlight=False)
-        console.print()
+        made.add_row(task.name, task.summary, task.metric.name)
+    console.print(made)
+    variants = [f"{task.name}@{name}" for task in TASKS.values() for name in task.variants]
+    banks = [task.name for task in TASKS.values() if task.bankable]
+    console.print(
+        f"\nVariants: {', '.join(variants)}; NAME@tiny is a small synthetic twin of each.\n"
+        f"For --engine bank: {', '.join(banks)}.\n--long tells every setting.",
+        highlight=False,
+    )
 
 
-def _pairs(values: object) -> str:
-    return ", ".join(f"{name}={value}" for name, value in dict(values).items())  # type: ignore[call-overload]
+def _print_long(task: Task) -> None:
+    clip = "none" if task.clip is None else f"{task.clip:g}"
+    variants = "; ".join(f"@{name}: {_pairs(values)}" for name, values in task.variants.items())
+    lines = [
+        f"data {task.dataset}; metric {task.metric.name}; batch {task.batch_size}; epochs {task.epochs}; "
+        f"clip {clip}; weight decay {task.weight_decay:g}; engines single{' and bank' if task.bankable else ''}",
+        f"options: {_pairs(task.options)}",
+    ]
+    lines += [f"variants: {variants}"] if variants else []
+    lines += [f"in the paper's tables: {task.paper}"] if task.paper else []
+    lines += [f"differs: {task.differs}"] if task.differs else []
+    console.print(f"[bold]{task.name}[/]  {task.summary}", highlight=False)
+    for line in lines:
+        console.print(Padding(Text(line), (0, 0, 0, 4)))
+    console.print()
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={getattr(value, 'name', value)}" for name, value in values.items())
 
 
 def optimizers() -> None:
@@ -84,25 +92,51 @@ def data_check(
     name: str | None = typer.Argument(None, help="A data set or a task; all of them by default."),
 ) -> None:
     """Look for every file, and compare its sha256."""
+    from ..commands import dataset_of
     from ..data import DATASETS, check
 
-    made = table(None, "data set", "file", "state", "where")
-    bad = False
-    for dataset in [_dataset(name)] if name else list(DATASETS):
-        for found in check(dataset):
-            made.add_row(dataset, found.path, found.status, found.detail)
-            bad |= found.status == "corrupt"
-    console.print(made)
-    if bad:
+    if name is not None:
+        dataset = dataset_of(name)
+        found = check(dataset)
+        for file in found:
+            say(f"{file.status:8}{file.path}" + (f"\n        {file.detail}" if file.detail != file.path else ""))
+        if not found:
+            say(f"ok      {dataset} needs no file")
+    else:
+        # One line each: what is missing is told at length for the one that is asked for.
+        made = table(None, "data set", "state", "files", "where")
+        found = ()
+        for dataset in DATASETS:
+            files = check(dataset)
+            found += files
+            made.add_row(dataset, *_checked(files))
+        console.print(made)
+        console.print("\ncritgrad data check NAME tells what is missing and where to put it.", highlight=False)
+    if any(file.status == "corrupt" for file in found):
         raise typer.Exit(1)
+
+
+def _checked(files: Sequence[FileStatus]) -> tuple[str, str, str]:
+    """State, number of files, and the folder of a data set in one line."""
+    if not files:
+        return "ok", "none", "computed, or in the package"
+    bad = {state: sum(file.status == state for file in files) for state in ("corrupt", "missing")}
+    there = [file for file in files if file.status == "ok"]
+    state = ", ".join(f"{count} {word}" for word, count in bad.items() if count) or "ok"
+    place = Path(there[0].detail.removeprefix("prepared file ")).parent if there else ""
+    return state, f"{len(there)} of {len(files)}", str(place)
 
 
 def data_fetch(name: str = typer.Argument(..., help="A data set or a task.")) -> None:
     """Download what is missing, where a download exists."""
+    from ..commands import dataset_of
     from ..data import fetch
 
-    for path in fetch(_dataset(name)):
-        console.print(str(path), highlight=False)
+    paths = fetch(dataset_of(name))
+    for path in paths:
+        say(str(path))
+    if not paths:
+        say(f"{dataset_of(name)} needs no file")
 
 
 def data_prepare(
@@ -110,19 +144,7 @@ def data_prepare(
     out: Path | None = typer.Option(None, help="File to write; by default among the data."),
 ) -> None:
     """Write one compact npz, all that a machine without the raw files needs (in CRITGRAD_DATA)."""
+    from ..commands import dataset_of
     from ..data import prepare
 
-    console.print(str(prepare(_dataset(name), out)), highlight=False)
-
-
-def _dataset(name: str) -> str:
-    """The data set of a task; a data set's own name as it is."""
-    from ..data import DATASETS
-    from ..tasks import TASKS
-
-    plain = name.split("@")[0]
-    if plain in TASKS:
-        return TASKS[plain].dataset
-    if plain in DATASETS:
-        return name
-    raise ValueError(f"Invalid name: {name!r}, expected a task or one of the data sets {', '.join(DATASETS)}")
+    say(str(prepare(dataset_of(name), out)))

@@ -3,19 +3,40 @@
 from __future__ import annotations
 
 import functools
-import sqlite3
+import math
 from collections.abc import Callable
 from typing import Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderResult
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-console = Console()
-errors = Console(stderr=True)
+LOG_WIDTH = 160  # of a table that goes to a file or a pipe
 
-# What a user can put right; everything else is a defect and keeps its traceback.
-EXPECTED = (ValueError, TypeError, FileNotFoundError, FileExistsError, PermissionError, ImportError, sqlite3.Error)
+
+class LabConsole(Console):
+    """As wide as the terminal; a log gets tables that are not folded to the 80 columns which it does not have."""
+
+    @property
+    def size(self) -> ConsoleDimensions:
+        """Columns and lines."""
+        found = super().size
+        return found if self.is_terminal or self._width is not None else ConsoleDimensions(LOG_WIDTH, found.height)
+
+    @size.setter
+    def size(self, new_size: tuple[int, int]) -> None:
+        self._width, self._height = new_size
+
+
+console = LabConsole()
+errors = LabConsole(stderr=True)
+
+
+def say(text: str) -> None:
+    """A line as it is: neither folded, nor coloured, nor read as markup (paths and lists have brackets)."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def friendly(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -23,12 +44,13 @@ def friendly(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        from ..ledger import LedgerError
+        from ..commands import EXPECTED
 
         try:
             return function(*args, **kwargs)
-        except (*EXPECTED, LedgerError) as error:
-            errors.print(f"[bold red]Error:[/] {error}", highlight=False, soft_wrap=True)
+        except EXPECTED as error:
+            text = " ".join(str(error).split()) or type(error).__name__
+            errors.print(f"[bold red]Error:[/] {escape(text)}", highlight=False, soft_wrap=True)
             raise typer.Exit(1) from error
         except KeyboardInterrupt:
             errors.print("Stopped. The same command goes on from here.")
@@ -37,14 +59,30 @@ def friendly(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def table(title: str | None, *columns: str, right: tuple[str, ...] = ()) -> Table:
-    """A plain table: a line under the head, numbers to the right."""
-    made = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
+class LabTable(Table):
+    """A table under a heading that is not folded to the table's own width."""
+
+    heading: str | None = None
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self.heading:
+            yield Text(self.heading, style="italic")
+        yield from super().__rich_console__(console, options)
+
+
+def table(heading: str | None, *columns: str, right: tuple[str, ...] = ()) -> LabTable:
+    """A plain table: names in bold, numbers to the right."""
+    made = LabTable(box=None, header_style="bold", pad_edge=False)
+    made.heading = heading
     for column in columns:
         made.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return made
 
 
 def show(value: float | None, digits: int = 4) -> str:
-    """A number as one reads it; a dash for none."""
-    return "-" if value is None else f"{value:.{digits}g}"
+    """A number as one reads it; a dash for none.
+
+    >>> show(0.123456), show(float("nan"))
+    ('0.1235', '-')
+    """
+    return "-" if value is None or not math.isfinite(value) else f"{value:.{digits}g}"

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from ..words import listed
-from .console import console, show, table
+from .console import console, say, show, table
 from .progress import duration
 from .runs import LEDGER
 
@@ -30,17 +30,17 @@ def status(ledger: Path = LEDGER) -> None:
         )
     for entry in found.running:
         t = entry.trial
-        console.print(f"running: {t.task} {t.optimizer} seed {t.seed} ({entry.worker})", highlight=False)
+        say(f"running: {t.task} {t.optimizer} seed {t.seed} ({entry.worker})")
     if found.stale:
-        console.print(
-            f"{len(found.stale)} trials were running when their process ended: the next sweep runs them again"
-        )
+        say(f"{len(found.stale)} trials were running when their process ended: the next sweep runs them again")
+    if not found.lines:
+        say("no runs yet")
 
 
 def best(
     task: str | None = typer.Argument(None, help="One task; all of them by default."),
     track: str | None = typer.Option(None, help="One track: fair, paper-best, paper-grid, train, ..."),
-    count: int = typer.Option(1, "-n", help="How many of each optimizer."),
+    count: int = typer.Option(1, "-n", min=1, help="How many of each optimizer."),
     ledger: Path = LEDGER,
 ) -> None:
     """The best hyper-parameters of every optimizer, by mean validation over the seeds there are."""
@@ -49,6 +49,8 @@ def best(
 
     with Ledger.open(ledger) as book:
         ranked = ranking(book.rows(task=task, track=track))
+    if not ranked:
+        return say("no finished runs" + "".join(f" of {name}" for name in (task, track) if name))
     numbers = ("seeds", "valid", "test")
     made = table(None, "task", "optimizer", "hyper-parameters", *numbers, right=numbers)
     for entries in ranked.values():
@@ -64,11 +66,18 @@ def best(
 def merge(
     target: Path = typer.Argument(..., help="The ledger that gets the rows."),
     sources: list[Path] = typer.Argument(..., help="Ledgers to take them from (shards)."),
+    compact: bool = typer.Option(
+        False, "--compact", help="The form to publish: curves rounded to five digits, summaries exact."
+    ),
+    curves: bool = typer.Option(True, "--curves/--no-curves", help="With --compact: leave out all curves."),
+    task: list[str] = typer.Option([], "--task", help="The runs of this task alone; may be repeated."),
+    salvage: bool = typer.Option(False, "--salvage", help="Take from a damaged file what can still be read."),
 ) -> None:
     """Put the rows of several ledgers into one; the same trial is kept once."""
     from ..transfer import merge as run
 
-    console.print(str(run(target, sources)), highlight=False)
+    merged = run(target, sources, salvage=salvage, compact=compact, curves=curves, tasks=task or None)
+    console.print(merged.text, highlight=False)
 
 
 def export(
@@ -81,4 +90,4 @@ def export(
 
     with Ledger.open(ledger) as book:
         count = run(book, out)
-    console.print(f"{count} runs in {out}", highlight=False)
+    say(f"{count} runs in {out}")

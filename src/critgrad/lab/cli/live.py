@@ -10,6 +10,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
+from torch.utils.hooks import RemovableHandle
 
 import critgrad
 from critgrad.critical import Critical
@@ -19,6 +20,7 @@ from ..train import Progress
 
 REFRESH_SECONDS = 0.25
 BAR = 24
+MEMORIES = 4  # shown at once: with one for each tensor there may be many
 
 
 def slot_table(report: MemoryReport) -> Table:
@@ -34,16 +36,16 @@ def slot_table(report: MemoryReport) -> Table:
     return made
 
 
-def header(report: MemoryReport) -> str:
-    """The memory in one line."""
+def header(report: MemoryReport, ahead: MemoryReport | None = None) -> str:
+    """The memory in one line. ``ahead`` is a look before a step: afterwards its gradient may itself be in the memory."""
     rate = "-" if report.acceptance_rate is None else f"{report.acceptance_rate:.0%}"
     parts = [f"{report.live}/{report.topC} slots", f"step {report.steps}", f"accepted {rate}"]
     if report.gradient_norm is not None:
         parts.append(f"|g| {report.gradient_norm:.4g}")
-    if report.span_share is not None:
-        parts.append(f"in the span {report.span_share:.0%} of |g|²")
-    if report.damped_ratio is not None:
-        parts.append(f"|d|/|g| {report.damped_ratio:.2f}")
+    if ahead is not None and ahead.span_share is not None:
+        parts.append(f"in the span {ahead.span_share:.0%} of |g|²")
+    if ahead is not None and ahead.damped_ratio is not None:
+        parts.append(f"|d|/|g| {ahead.damped_ratio:.2f}")
     return ", ".join(parts)
 
 
@@ -53,7 +55,9 @@ class Inspector:
     def __init__(self, console: Console) -> None:
         self.console = console
         self.live = Live(console=console, refresh_per_second=8) if console.is_terminal else None
-        self.shown = 0.0
+        self.shown = self.looked = float("-inf")
+        self.ahead: list[MemoryReport] = []
+        self.hook: RemovableHandle | None = None
         self.line = Text("epoch 0")
 
     def __enter__(self) -> Inspector:
@@ -64,14 +68,23 @@ class Inspector:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self.hook is not None:
+            self.hook.remove()
         if self.live is not None:
             self.live.stop()
 
     def on_step(self, optimizer: torch.optim.Optimizer) -> None:
         """After a step, with its gradient still in place."""
-        if self.live is None or time.monotonic() - self.shown < REFRESH_SECONDS:
-            return
-        self._show(optimizer)
+        if self.hook is None and isinstance(optimizer, Critical):
+            self.hook = optimizer.register_step_pre_hook(lambda *_: self._look_ahead(optimizer))
+        if self.live is not None and time.monotonic() - self.shown >= REFRESH_SECONDS:
+            self._show(optimizer)
+
+    def _look_ahead(self, optimizer: Critical) -> None:
+        """How the coming step's gradient lies to the memory: afterwards the question is moot."""
+        if time.monotonic() - self.looked >= REFRESH_SECONDS:
+            self.looked = time.monotonic()
+            self.ahead = critgrad.inspect(optimizer).memories
 
     def on_epoch(self, progress: Progress) -> None:
         """After an epoch's evaluation."""
@@ -80,20 +93,27 @@ class Inspector:
             self._show(progress.optimizer)
             return
         self.console.print(self.line, highlight=False)
-        if isinstance(progress.optimizer, Critical):
-            for report in critgrad.inspect(progress.optimizer).memories:
-                self.console.print(f"  {header(report)}, ages {report.ages}", highlight=False)
+        for report, ahead in self._memories(progress.optimizer):
+            self.console.print(Text(f"  {header(report, ahead)}, ages {report.ages}"), soft_wrap=True)
+
+    def _memories(self, optimizer: torch.optim.Optimizer) -> list[tuple[MemoryReport, MemoryReport | None]]:
+        if not isinstance(optimizer, Critical):
+            return []
+        reports = critgrad.inspect(optimizer).memories
+        return list(zip(reports, self.ahead if len(self.ahead) == len(reports) else [None] * len(reports)))
 
     def _show(self, optimizer: torch.optim.Optimizer) -> None:
         self.shown = time.monotonic()
         assert self.live is not None
-        if not isinstance(optimizer, Critical):
-            self.live.update(Group(self.line, Text("no memory")))
-            return
-        reports = critgrad.inspect(optimizer).memories
-        pieces = [piece for report in reports[:4] for piece in (Text(header(report)), slot_table(report))]
-        more = [Text(f"... and {len(reports) - 4} more memories")] if len(reports) > 4 else []
-        self.live.update(Group(self.line, *pieces, *more))
+        found = self._memories(optimizer)
+        pieces = [
+            piece for report, ahead in found[:MEMORIES] for piece in (Text(header(report, ahead)), slot_table(report))
+        ]
+        if not found:
+            pieces = [Text("no memory")]
+        elif len(found) > MEMORIES:
+            pieces.append(Text(f"... and {len(found) - MEMORIES} more memories"))
+        self.live.update(Group(self.line, *pieces))
 
 
 def epoch_line(progress: Progress) -> str:

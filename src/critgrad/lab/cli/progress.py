@@ -9,6 +9,7 @@ from types import TracebackType
 
 import torch
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
@@ -64,7 +65,8 @@ def shown(console: Console, title: str) -> Iterator[OnEvent]:
             rest = f"{p.running} running" + (f", [red]{p.failed} failed[/]" if p.failed else "")
             progress.update(bar, total=p.total, completed=p.done + p.failed, rest=rest, eta=duration(p.eta))
             if event.kind == "failed":
-                progress.console.print(f"[red]failed[/]: {_named(event)}: {event.text}", highlight=False)
+                text = escape(f"{_named(event)}: {event.text}")
+                progress.console.print(f"[red]failed[/]: {text}", highlight=False)
             elif event.kind == "stopping":
                 progress.console.print(event.text, highlight=False)
 
@@ -79,8 +81,12 @@ class _PlainLines:
         self.said = 0.0
 
     def __call__(self, event: Event) -> None:
+        if not event.progress.total:
+            return
         if event.kind == "failed":
             self.console.print(f"failed: {_named(event)}: {event.text}", highlight=False, markup=False, soft_wrap=True)
+        elif event.kind == "stopping":
+            self.console.print(event.text, highlight=False, markup=False, soft_wrap=True)
         due = time.monotonic() - self.said >= PLAIN_SECONDS
         if event.kind in ("begin", "end", "stopping") or due:
             self.said = time.monotonic()

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import webbrowser
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from ..words import default_device, pairs
-from .console import console
+from .console import console, say
 from .progress import shown
-from .runs import DEVICE, LEDGER, SETTINGS
+from .runs import BANK_SIZE, DEVICE, EXECUTOR, LEDGER, SETTINGS, WORKERS
 
-SEEDS = typer.Option(5, help="Runs of each arm.")
+if TYPE_CHECKING:
+    from ..analyses import Options
+
+SEEDS = typer.Option(5, min=1, help="Runs of each arm.")
 ENGINE = typer.Option("single", help="single, or bank (many small models at once on a GPU).")
-WORKERS = typer.Option(None, help="Processes (default: one per core, or one on a GPU).")
+RETRY = typer.Option(False, "--retry", help="Run the trials that failed once more.")
 
 
 def analyze(
@@ -27,22 +31,23 @@ def analyze(
     optimizer: str | None = typer.Option(None, "--optimizer", "-o", help="Instead of the analysis's own."),
     set_: list[str] = SETTINGS,
     device: str = DEVICE,
+    executor: str = EXECUTOR,
     workers: int | None = WORKERS,
+    bank_size: int = BANK_SIZE,
+    retry: bool = RETRY,
     ledger: Path = LEDGER,
 ) -> None:
     """Make one of the paper's analyses: runs what is missing, prints the numbers; [bold]report[/bold] draws them."""
-    from ..analyses import ANALYSES, Options
-    from ..analyses.decompose import decompose
+    from ..analyses import Options
 
     if name == "decompose":
+        from ..analyses.decompose import decompose
         from .tables import print_decomposition
 
-        print_decomposition(decompose(ledger, task or "digits-mlp"))
-        return
-    if name not in ANALYSES:
-        raise ValueError(f"Invalid analysis: {name!r}, expected one of {', '.join([*ANALYSES, 'decompose'])}")
+        return print_decomposition(decompose(ledger, task or "digits-mlp"))
     options = Options(seeds, pairs(set_, "--set"), engine, optimizer)
-    _analyze(name, task, options, device, workers, ledger)
+    jobs = {"executor": executor, "workers": workers, "bank_size": bank_size, "retry_failed": retry}
+    _analyze(name, task, options, device, ledger, jobs)
 
 
 def ablate(
@@ -52,43 +57,36 @@ def ablate(
     optimizer: str | None = typer.Option(None, "--optimizer", "-o", help="One base instead of the paper's."),
     set_: list[str] = SETTINGS,
     device: str = DEVICE,
+    executor: str = EXECUTOR,
     workers: int | None = WORKERS,
+    bank_size: int = BANK_SIZE,
+    retry: bool = RETRY,
     ledger: Path = LEDGER,
 ) -> None:
     """Vary selection, replacement and aggregation, one at a time, with intervals."""
     from ..analyses import Options
 
-    _analyze("ablation", task, Options(seeds, pairs(set_, "--set"), engine, optimizer), device, workers, ledger)
+    options = Options(seeds, pairs(set_, "--set"), engine, optimizer)
+    jobs = {"executor": executor, "workers": workers, "bank_size": bank_size, "retry_failed": retry}
+    _analyze("ablation", task, options, device, ledger, jobs)
 
 
-def _analyze(name: str, task: str | None, options: object, device: str, workers: int | None, ledger: Path) -> None:
-    from ..analyses import ANALYSES, Options
+def _analyze(name: str, task: str | None, options: Options, device: str, ledger: Path, jobs: dict[str, Any]) -> None:
+    from ..commands import analyze as run
     from ..commands import checkpoint_folder
-    from ..coordinator import run_jobs
     from ..ledger import Ledger
     from .tables import print_analysis
 
-    assert isinstance(options, Options)
-    analysis = ANALYSES[name]
-    where = task or analysis.tasks[0]
-    with Ledger.open(ledger, write=True, create=True) as book:
-        if analysis.measure is not None:
-            data = analysis.measure(where)
-            book.put_analysis(name, where, "", data, {}, [])
-        else:
-            planned = analysis.plan(book, where, options)
-            if planned:
-                with shown(console, f"{name} on {where}") as on_event:
-                    run_jobs(
-                        planned,
-                        book,
-                        workers=workers,
-                        device=default_device(device),
-                        checkpoints=checkpoint_folder(ledger),
-                        on_event=on_event,
-                    )
-            data = analysis.collect(where, analysis.rows(book, where))
-    print_analysis(name, data)
+    where = default_device(device)
+    with Ledger.open(ledger, write=True, create=True) as book, shown(console, name) as on_event:
+        found = run(
+            name, task, options, book, on_event=on_event, device=where, checkpoints=checkpoint_folder(ledger), **jobs
+        )
+    if found.data:
+        print_analysis(name, found.data)
+    if found.missing:
+        say(f"{found.missing} runs are missing or have failed: --retry runs failed ones once more")
+        raise typer.Exit(130 if found.outcome is not None and found.outcome.interrupted else 1)
 
 
 def report(
@@ -102,7 +100,7 @@ def report(
     from ..report import write_report
 
     for path in write_report(ledger, out, formats=tuple(format_), title=title):
-        console.print(str(path), highlight=False)
+        say(str(path))
     if open_:
         webbrowser.open(out.resolve().as_uri())
 
@@ -145,4 +143,4 @@ def playground(
     """Watch two optimizers and their memories on a loss surface, in a browser."""
     from ..playground import main
 
-    main(out=out, open_browser=open_, echo=lambda line: console.print(line, highlight=False))
+    main(out=out, open_browser=open_, echo=say)

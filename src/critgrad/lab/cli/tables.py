@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rich.markup import escape
+
 from ..compare import Line
+from ..protocol.paper_values import RUN_TIME_TOPC
 from ..protocol.records import Decomposition, Outcome
 from ..protocol.tracks import Found
-from ..statistics import Comparison, Interval
+from ..statistics import Comparison, Interval, unreachable
 from ..words import listed
-from .console import console, show, table
+from .console import console, say, show, table
 
 COLOURS = {"win": "green", "loss": "red", "tie": ""}
 
@@ -34,35 +37,42 @@ def verdict_text(found: Comparison) -> str:
     return f"[{colour}]{word}[/]" if colour else word
 
 
+WIDE = 100  # columns; a narrower terminal gets the verdict table without what can be read elsewhere
+
+
 def print_compare(lines: Sequence[Line], metric: str) -> None:
     """The verdict table of ``critgrad compare``, one block per family."""
-    numbers = ("lr", f"test {metric}", "minus base", "P(better)", "epochs to target", "sooner", "step")
-    made = table(None, "optimizer", *numbers[:3], "verdict", *numbers[3:], right=numbers)
+    wide = console.width >= WIDE
+    heads = {"optimizer": "left", "lr": "right", f"test {metric}": "right", "minus base": "right", "verdict": "left"}
+    heads |= {"P(better)": "right", "to target": "right", "sooner": "right", "step": "right"}
+    dropped = () if wide else ("lr", "P(better)")
+    made = table(None)
+    for head, side in heads.items():
+        if head not in dropped:
+            made.add_column(head, justify="right" if side == "right" else "left", no_wrap=head == "optimizer")
     for line in lines:
         if line.arm == "base" and made.row_count:
-            made.add_section()
             made.add_row()
-        compared = line.comparison
-        diverged = f", {line.diverged} diverged" if line.diverged else ""
-        reached = line.reach
-        made.add_row(
-            line.label,
-            show(float(str(line.hyper["lr"])), 3),
-            interval_text(line.test) + diverged,
-            difference_text(compared) if compared else "",
-            verdict_text(compared) if compared else "",
-            f"{compared.poi:.2f}" if compared else "",
-            "" if reached is None else (show(reached.median, 3) if reached.median is not None else "not reached"),
-            line.speedup.text if line.speedup else "",
-            "" if line.step_ratio is None else f"{line.step_ratio:.2f}x",
-        )
+        compared, reached = line.comparison, line.reach
+        cells = {
+            "optimizer": line.label + (f"\n  {line.diverged} diverged" if line.diverged else ""),
+            "lr": show(float(str(line.hyper["lr"])), 3),
+            f"test {metric}": interval_text(line.test),
+            "minus base": difference_text(compared) if compared else "",
+            "verdict": verdict_text(compared) if compared else "",
+            "P(better)": f"{compared.poi:.2f}" if compared else "",
+            "to target": "" if reached is None else show(reached.median, 3) if reached.median else "not reached",
+            "sooner": line.speedup.text if line.speedup else "",
+            "step": "" if line.step_ratio is None else f"{line.step_ratio:.2f}x",
+        }
+        made.add_row(*[cells[head] for head in heads if head not in dropped])
     console.print(made)
 
 
-def print_outcome(outcome: Outcome) -> None:
-    """The tables of a fair sweep: arms, then the primary comparisons."""
+def print_outcome(outcome: Outcome, families: Sequence[str] | None = None) -> None:
+    """The tables of a fair sweep: arms, then the primary comparisons. ``families``: what was asked for; else all."""
     for warning in outcome.warnings:
-        console.print(f"[yellow]{warning}[/]", highlight=False)
+        console.print(f"[yellow]{escape(warning)}[/]", highlight=False, soft_wrap=True)
     made = table(
         f"{outcome.task}: {outcome.runs} runs",
         "arm",
@@ -82,10 +92,15 @@ def print_outcome(outcome: Outcome) -> None:
             f"{row.diverged}/{len(row.seeds)}",
             show(median, 3) if median is not None else "not reached",
         )
-    console.print(made)
+    if outcome.arms:
+        console.print(made)
     print_comparisons("Primary comparisons", outcome.primary)
+    reasons: dict[tuple[str, str], list[str]] = {}
     for missing in outcome.missing:
-        console.print(f"missing: {missing.family} {missing.arm}: {missing.reason}", highlight=False)
+        if not families or missing.family in families:
+            reasons.setdefault((missing.family, missing.reason), []).append(missing.arm)
+    for (family, reason), arms in reasons.items():
+        say(f"missing: {family}: {reason}: {', '.join(arms)}")
 
 
 def print_comparisons(title: str, rows: Sequence[Comparison]) -> None:
@@ -94,17 +109,27 @@ def print_comparisons(title: str, rows: Sequence[Comparison]) -> None:
         return
     numbers = ("seeds", "difference", "p", "p (Holm)")
     made = table(f"\n{title}", "arm", "against", *numbers, "verdict", "", right=numbers)
+    hopeless = _unreachable(rows)
     for row in rows:
         holm = "-" if row.p_holm is None else f"{row.p_holm:.3f}"
+        notes = [row.note] if row.note else []
+        notes += ["too few seeds for so many tests"] if any(row is other for other in hopeless) else []
         made.add_row(
-            row.arm, row.rival, str(row.n), difference_text(row), f"{row.p:.3f}", holm, verdict_text(row), row.note
+            *(row.arm, row.rival, str(row.n), difference_text(row), f"{row.p:.3f}", holm),
+            *(verdict_text(row), ", ".join(notes)),
         )
     console.print(made)
 
 
+def _unreachable(rows: Sequence[Comparison]) -> list[Comparison]:
+    """Primaries that no outcome could have made a win: asked of each memory apart, as Holm's correction is."""
+    memories = dict.fromkeys(row.family.rpartition("_")[2] for row in rows)
+    return [row for m in memories for row in unreachable([r for r in rows if r.family.rpartition("_")[2] == m])]
+
+
 def print_paper(found: Sequence[Found], label: str) -> None:
     """A paper track beside the paper's own numbers."""
-    console.print(f"[yellow]{label}: for comparison with the paper's tables only[/]", highlight=False)
+    console.print(f"[yellow]{label}: for comparison with the paper's tables only[/]", highlight=False, soft_wrap=True)
     made = table(
         None, "optimizer", "chosen", "of", "valid", "test", "std", "the paper's", right=("of", "valid", "test", "std")
     )
@@ -178,17 +203,19 @@ def _noise(data: dict[str, Any]) -> None:
 
 
 def _runtime(data: dict[str, Any]) -> None:
-    paper: Sequence[float | None] = data["paper_minutes"] or ()
-    made = table(f"{data['task']} on {data['device']}", "topC", "step ms", "epoch s", "to base", "paper, to base")
-    for index, point in enumerate(data["points"]):
-        there, base = (paper[index], paper[0]) if index < len(paper) else (None, None)
-        ratio = there / base if there and base else None
+    heads = ("topC", "step ms", "step, to Adam", "epoch s", "epoch, to Adam", "paper, to Adam")
+    paper = dict(zip(RUN_TIME_TOPC, data["paper_minutes"] or ()))
+    base = paper.get(0)
+    made = table(f"{data['task']} on {data['device']}", *heads, right=heads)
+    for point in data["points"]:
+        there = paper.get(point["topC"])
         made.add_row(
             str(point["topC"]),
             show(point["step_ms"], 3),
+            show(point["step_ratio"], 3),
             show(point["epoch_seconds"], 3),
             show(point["epoch_ratio"], 3),
-            show(ratio, 3),
+            show(there / base if there and base else None, 3),
         )
     console.print(made)
 
@@ -197,6 +224,8 @@ def _convex(data: dict[str, Any]) -> None:
     made = table(f"{data['task']}: training loss", "optimizer", "first epoch", "last epoch", "diverged")
     for line in data["lines"]:
         made.add_row(line["optimizer"], show(line["mean"][0]), show(line["mean"][-1]), str(line["diverged"]))
+    for line in data["lost"]:
+        made.add_row(line["optimizer"], "-", "-", f"all {line['runs']}")
     console.print(made)
 
 

@@ -105,9 +105,7 @@ class Ledger:
         finally:
             self._depth = 0
 
-    def add(
-        self, trial: Trial, result: Result, roles: Iterable[Role] = (), *, finished: float | None = None
-    ) -> bool:
+    def add(self, trial: Trial, result: Result, roles: Iterable[Role] = (), *, finished: float | None = None) -> bool:
         """Take the result of a trial. ``False``: the trial was done already; the first result stays, roles are added.
 
         ``finished`` is when it ended, if that was not just now (a run of another ledger keeps its time).

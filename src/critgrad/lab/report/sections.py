@@ -25,7 +25,7 @@ from .outcome_figures import (
 from .panels import Panel, compare_panel, compared, fair_outcomes, fair_panel, other_panels, paper_runs
 from .source import Source, alike, metric_of
 from .table import Cell, Table, interval, interval_record, number, word
-from .verdict_tables import compare_table, fair_tables, paper_table, suite_table, tally
+from .verdict_tables import compare_table, fair_tables, paper_table, suite_primaries, suite_table, tally
 
 LARGEST_PAGE = 160  # figures; a ledger of everything has more, and says so
 
@@ -349,7 +349,8 @@ def _facts(source: Source, outcomes: Sequence[Outcome]) -> list[tuple[str, str]]
     facts += [("seeds", str(len({row.trial.seed for row in source.done})))]
     facts += [("diverged", f"{diverged:,}"), ("failed", f"{len(source.failed):,}")]
     if outcomes:
-        primaries = [row for outcome in outcomes for row in outcome.primary]
+        alone = [row for outcome in outcomes for row in outcome.primary]
+        primaries = suite_primaries(outcomes) or alone  # as the first table counts them
         facts.append(("primary comparisons", tally(primaries) if primaries else "none yet"))
     return facts
 

@@ -122,7 +122,11 @@ def fair_tables(outcome: Outcome) -> list[Table]:
     name = slug(outcome.task, outcome.registration.hash[:8])
     tables = []
     if outcome.primary:
-        tables.append(comparison_table(f"table-primary-{name}", outcome.primary, "Primary comparisons"))
+        tables.append(
+            comparison_table(
+                f"table-primary-{name}", outcome.primary, "Primary comparisons, corrected within this task"
+            )
+        )
     if outcome.arms:
         tables.append(_arm_table(outcome, name))
     if outcome.descriptive:
@@ -197,13 +201,18 @@ def _arm_table(outcome: Outcome, name: str) -> Table:
     return Table(f"table-arms-{name}", heads, cells, records, "Arms on the reported seeds")
 
 
-def suite_table(outcomes: Sequence[Outcome]) -> Table | None:
+def suite_primaries(outcomes: Sequence[Outcome]) -> list[Comparison] | None:
     """The primaries of several tasks, corrected together; nothing where there is one task, or two plans of the same."""
     there = [outcome for outcome in outcomes if outcome.primary]
     tasks = [outcome.task for outcome in there]
-    if len(set(tasks)) < 2 or len(set(tasks)) < len(tasks):
+    return None if len(set(tasks)) < 2 or len(set(tasks)) < len(tasks) else suite(there)
+
+
+def suite_table(outcomes: Sequence[Outcome]) -> Table | None:
+    """The table of ``suite_primaries``."""
+    rows = suite_primaries(outcomes)
+    if rows is None:
         return None
-    rows = suite(there)
     notes = notes_of(rows)
     return Table(
         "table-suite",

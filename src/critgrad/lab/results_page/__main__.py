@@ -1,0 +1,31 @@
+"""``python -m critgrad.lab.results_page results/*.db --out docs/results.md``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..ledger import LedgerError
+from . import write_results
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the page; what a user can put right is one line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m critgrad.lab.results_page", description="Write the page of results from ledgers."
+    )
+    parser.add_argument("ledgers", type=Path, nargs="+")
+    parser.add_argument("--out", type=Path, required=True, help="the page to write, docs/results.md")
+    args = parser.parse_args(argv)
+    try:
+        print(write_results(args.ledgers, args.out))
+    except (LedgerError, OSError, ValueError) as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,153 @@
+"""What some ledgers hold, read once: fair experiments, the paper's tracks, analyses, single runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..analyses import ANALYSES
+from ..ledger import Row
+from ..protocol import Outcome, Registration, find, registered, tables
+from ..protocol.suite import SuiteRow, suite, suite_table
+from ..report.panels import PaperRun, paper_runs
+from ..report.source import Source, alike
+from ..statistics import Comparison
+
+
+class Books(Source):
+    """Several ledgers as one. A run that stands in more than one of them counts once."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        # By name, so that the shell's order of the files plays no part.
+        sources = [Source(path) for path in sorted(paths, key=lambda path: (path.name, str(path)))]
+        self.path = sources[0].path
+        self.names = [source.path.name for source in sources]
+        done = {row.key: row for source in sources for row in source.done}
+        self.done = list(done.values())
+        self.failed = [row for source in sources for row in source.failed if row.key not in done]
+        self.documents = {name: text for source in reversed(sources) for name, text in source.documents.items()}
+        self.analyses = [analysis for source in sources for analysis in source.analyses]
+
+
+@dataclass(frozen=True)
+class Withdrawn:
+    """An experiment whose announcement has been replaced: its runs are listed, and nothing rests on them."""
+
+    registration: Registration
+    runs: int
+    commit: str | None
+    reason: str  # what the new announcement says about it
+
+
+class Findings:
+    """Everything that the page and the verdicts are computed from."""
+
+    def __init__(self, books: Books) -> None:
+        self.books = books
+
+    @cached_property
+    def _plans(self) -> tuple[list[Registration], list[Registration]]:
+        """Registrations that stand, and those that another one has replaced."""
+        names = registered()
+        current = {task: find(task).hash for task in names}
+        standing: list[Registration] = []
+        replaced: list[Registration] = []
+        for plan in sorted(self.books.registrations[0], key=lambda plan: _place(plan.task)):
+            (standing if current.get(plan.task, plan.hash) == plan.hash else replaced).append(plan)
+        return standing, replaced
+
+    @cached_property
+    def outcomes(self) -> list[Outcome]:
+        """The fair experiments that stand."""
+        return [tables(self.books, plan) for plan in self._plans[0]]
+
+    @cached_property
+    def withdrawn(self) -> list[Withdrawn]:
+        """The fair experiments that were replaced."""
+        from ..protocol.committed import standing
+
+        out = []
+        for plan in self._plans[1]:
+            now = find(plan.task).notes
+            said = [text for name, text in now.items() if plan.notes.get(name) != text]
+            commit = standing(self.books, plan).commit
+            out.append(Withdrawn(plan, len(self.books.rows(registration=plan.hash)), commit, " ".join(said)))
+        return out
+
+    @cached_property
+    def claimable(self) -> list[Outcome]:
+        """Finished experiments that were announced in a commit: verdicts rest on these alone."""
+        return [outcome for outcome in self.outcomes if outcome.complete and outcome.standing.registered]
+
+    @cached_property
+    def primaries(self) -> list[Comparison]:
+        """The primaries of the whole suite, corrected together; those of ``_F`` and of ``_C`` are two families."""
+        return suite(self.claimable)
+
+    def primaries_of(self, role: str) -> list[Comparison]:
+        """Those of one memory, ``"C"`` or ``"F"``."""
+        return [row for row in self.primaries if row.family.endswith(f"_{role}")]
+
+    @cached_property
+    def suite_rows(self) -> list[SuiteRow]:
+        """Every arm over the whole suite."""
+        return suite_table(self.claimable)
+
+    @cached_property
+    def papers(self) -> list[PaperRun]:
+        """The paper's tracks."""
+        return paper_runs(self.books)
+
+    def analysis(self, name: str) -> list[dict[str, Any]]:
+        """What an analysis gives on every task that has its runs; one entry for each of the settings they were run with."""
+        made = ANALYSES[name]
+        varied = ("flip_y",) if name == "noise" else ()
+        out = []
+        for task in sorted(self.books.tasks, key=_place):
+            rows = [row for row in self.books.rows(task=task, purpose=made.purpose) if row.trial.registration is None]
+            out += [made.collect(task, members) for _, members in alike(rows, varied)]
+        return out
+
+    @cached_property
+    def once(self) -> list[Row]:
+        """Tasks that were run once for one epoch, to show that they run."""
+        rows = self.books.rows(track="train")
+        alone = [row for row in rows if dict(row.trial.settings) == {"epochs": 1}]
+        return sorted(alone, key=lambda row: (_place(row.trial.task), row.key))
+
+    def outdated(self, row: Row) -> bool:
+        """Whether a run outside the experiments is older than the present form of its task, as far as the ledgers tell."""
+        if row.trial.task not in {entry.registration.task for entry in self.withdrawn}:
+            return False
+        hashes = {plan.hash for plan in self._plans[0]}
+        since = [other.finished for other in self.books.rows(task=row.trial.task) if other.trial.registration in hashes]
+        return not since or row.finished < min(since)
+
+    @cached_property
+    def looked_into(self) -> list[list[Row]]:
+        """Runs of ``_C`` that recorded their memory, in groups that differ by the seed alone; experiments that stand only."""
+        hashes = {plan.hash for plan in self._plans[0]} | {None}
+        groups: dict[tuple[str, str, str], list[Row]] = {}
+        for row in self.books.done:
+            trial = row.trial
+            if trial.registration in hashes and trial.optimizer.endswith("_C") and "memory" in trial.probe:
+                groups.setdefault((trial.task, trial.optimizer, str(sorted(trial.hyper.items()))), []).append(row)
+        return list(groups.values())
+
+
+def gather(ledgers: Sequence[Path]) -> Findings:
+    """Read the ledgers."""
+    if not ledgers:
+        raise ValueError("No ledger was given: name at least one, such as results/small-tasks.db")
+    return Findings(Books(list(ledgers)))
+
+
+def _place(task: str) -> tuple[int, str]:
+    from ..tasks import TASKS
+
+    names = list(TASKS)
+    plain = task.split("@")[0]
+    return (names.index(plain) if plain in names else len(names), task)

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from critgrad.lab.cli.console import console
+from critgrad.lab.data import DATASETS
+from critgrad.lab.optimizers import OPTIMIZERS
+from critgrad.lab.tasks import TASKS
+
+
+@pytest.fixture
+def narrow(monkeypatch):
+    monkeypatch.setattr(console, "_width", 80)
+
+
+def test_tasks_lists_the_seventeen_with_what_they_are(cli):
+    text = cli("tasks")
+    for task in TASKS.values():
+        line = next(line for line in text.splitlines() if line.startswith(f"{task.name} "))
+        assert task.summary in line
+        assert task.metric.name in line
+    assert "mnist-logreg@convex" in text
+
+
+def test_tasks_fits_eighty_columns_in_two_lines_each(cli, narrow):
+    lines = cli("tasks").splitlines()
+    assert max(map(len, lines)) <= 80
+    table = lines[: lines.index("")] if "" in lines else lines
+    assert len(table) <= 1 + 2 * len(TASKS)
+
+
+def test_long_tells_every_setting_and_every_difference(cli):
+    text = " ".join(cli("tasks", "--long").split())
+    for task in TASKS.values():
+        assert f"batch {task.batch_size}; epochs {task.epochs}" in text
+        assert " ".join(task.differs.split()) in text
+    assert "metric=training loss" in text
+    assert "Metric(" not in text
+
+
+def test_optimizers_lists_the_registry_policies_and_aggregations(cli):
+    text = cli("optimizers")
+    for recipe in OPTIMIZERS.values():
+        assert f"\n{recipe.name} " in text
+    assert "policy: KotH, bottomC, FIFO" in text
+    assert "aggr: mean, sum, mid, min, median, max, fisher" in text
+
+
+def test_data_list_names_state_and_licence(cli):
+    text = cli("data", "list")
+    for record in DATASETS.values():
+        line = next(line for line in text.splitlines() if line.startswith(f"{record.name} "))
+        assert record.state in line
+        assert record.licence in line
+
+
+def test_data_check_has_one_line_for_each(cli, narrow):
+    lines = cli("data", "check").splitlines()
+    for name in DATASETS:
+        assert sum(line.startswith(f"{name} ") for line in lines) == 1
+    assert next(line for line in lines if line.startswith("digits ")).split()[1] == "ok"
+    assert "4 missing" in next(line for line in lines if line.startswith("mnist "))
+
+
+def test_data_check_of_one_says_where_to_put_it(cli):
+    text = cli("data", "check", "mnist-mlp")
+    assert "missing mnist/train-images-idx3-ubyte.gz" in text
+    assert str(cli.folder / "data" / "mnist") in text
+
+
+def test_data_check_of_what_is_computed_needs_no_file(cli):
+    assert "needs no file" in cli("data", "check", "noise")
+    assert "needs no file" in cli("data", "fetch", "noise@0.3")
+
+
+def test_data_prepare_takes_a_task_and_writes_its_own_data(cli):
+    path = cli("data", "prepare", "ptb-lstm@tiny", "--out", "here").strip()
+    assert path == "here/ptb@tiny.npz"
+    with np.load(path) as file:
+        assert "train" in file.files
+
+
+def test_a_damaged_file_is_found(cli):
+    folder = cli.folder / "data" / "prepared"
+    folder.mkdir(parents=True)
+    (folder / "digits.npz").write_bytes(b"not a zip")
+    assert "corrupt" in cli("data", "check", "digits", code=1)
+    assert "1 corrupt" in cli("data", "check", code=1)

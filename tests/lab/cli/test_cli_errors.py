@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import pytest
+
+from critgrad.lab.cli.console import friendly
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        ("train nope", "Invalid task: 'nope', expected one of digits-mlp"),
+        ("train -o nope", "Invalid optimizer: 'nope', expected one of SGD"),
+        ("train --set epochs", "Invalid --set: 'epochs', expected NAME=VALUE"),
+        ("train --set colour=3", "Invalid setting of digits-mlp: 'colour'"),
+        ("train --opt zap=1", "zap"),
+        ("train --decay 1.5", "Invalid decay: 1.5"),
+        ("train --opt lr=nan", "expected a finite number"),
+        ("train --device gpu", "Invalid device: 'gpu'"),
+        ("train --device cuda:99", "Invalid device: 'cuda:99'"),
+        ("sweep nope", "Invalid task: 'nope'"),
+        ("sweep digits-mlp --track best", "Invalid track: 'best', expected one of paper-best, paper-grid, fair"),
+        ("sweep digits-mlp --track paper-best", "The paper lists no best hyper-parameters for 'digits-mlp'"),
+        ("sweep ptb-lstm --track paper-best --trials 3", "Invalid --trials with --track paper-best"),
+        ("sweep digits-mlp --shard 3/2", "Invalid shard: '3/2', expected i/n with 1 <= i <= n"),
+        ("sweep digits-mlp --shard 0/2", "Invalid shard: '0/2'"),
+        ("sweep digits-mlp --shard half", "Invalid shard: 'half'"),
+        ("sweep digits-mlp --families SGD,Adan", "Invalid family: 'Adan', expected some of SGD, SGDM, RMSprop, Adam"),
+        ("sweep digits-mlp --set epochs=3", "Invalid --set with --track fair"),
+        ("sweep digits-mlp --engine tank", "Invalid engine: 'tank'"),
+        ("sweep digits-mlp --track paper-grid --executor cloud", "Invalid executor: 'cloud', expected one of local"),
+        ("sweep digits-mlp --track paper-grid --write-defaults", "Invalid --write-defaults"),
+        ("sweep ptb-lstm", "No registration for 'ptb-lstm'"),
+        ("compare ptb-lstm", "No hyper-parameters for 'ptb-lstm'"),
+        ("compare --families Adan", "Invalid family: 'Adan'"),
+        ("status --ledger none.db", "There is no ledger at none.db"),
+        ("best --ledger none.db", "There is no ledger at none.db"),
+        ("export runs.csv --ledger none.db", "There is no ledger at none.db"),
+        ("report --ledger none.db", "There is no ledger at none.db"),
+        ("merge all.db none.db", "There is no ledger at none.db"),
+        ("analyze decompose --ledger none.db", "There is no ledger at none.db"),
+        ("analyze age", "Invalid analysis: 'age', expected one of staleness"),
+        ("analyze staleness nope", "Invalid task: 'nope'"),
+        ("analyze staleness digits-mlp -o SGD", "Invalid optimizer for staleness: 'SGD', expected one of SGD_C"),
+        ("analyze damping digits-mlp -o SGD_C", "Invalid optimizer for damping: 'SGD_C', expected one of SGD_F"),
+        ("analyze runtime digits-mlp --engine bank", "bank rows carry no times"),
+        ("analyze runtime digits-mlp -o SGD_C", "Invalid optimizer for runtime: 'SGD_C'"),
+        ("ablate digits-mlp -o Adam", "Invalid optimizer for ablation: 'Adam'"),
+        ("data check nope", "Invalid name: 'nope', expected a task or one of the data sets"),
+        ("data prepare mnist", "Missing data file: mnist/"),
+        ("theory --decay 2", "decay"),
+    ],
+)
+def test_what_a_user_can_put_right_is_one_line(cli, words, said):
+    assert said in cli.error(*words.split())
+
+
+def test_an_error_leaves_no_run_behind(cli):
+    cli.error("train", "--opt", "zap=1")
+    assert cli.rows(status=None) == []
+
+
+def test_not_a_ledger_is_one_line(cli):
+    (cli.folder / "runs.db").write_text("hello, this is no database\n" * 100)
+    assert "runs.db" in cli.error("status")
+
+
+def test_brackets_of_an_error_survive(capsys):
+    def fails():
+        raise ImportError("pip install 'critgrad[lab]' [bold]now[/bold]")
+
+    with pytest.raises(Exception) as caught:
+        friendly(fails)()
+    assert caught.value.exit_code == 1
+    assert "pip install 'critgrad[lab]' [bold]now[/bold]" in capsys.readouterr().err
+
+
+def test_a_defect_keeps_its_traceback():
+    def fails():
+        raise ZeroDivisionError("ours")
+
+    with pytest.raises(ZeroDivisionError):
+        friendly(fails)()
+
+
+def test_an_interrupt_says_how_to_go_on(capsys):
+    def stopped():
+        raise KeyboardInterrupt
+
+    with pytest.raises(Exception) as caught:
+        friendly(stopped)()
+    assert caught.value.exit_code == 130
+    assert "goes on from here" in capsys.readouterr().err

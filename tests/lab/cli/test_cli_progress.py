@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import io
+
+import torch
+from rich.console import Console
+
+import critgrad
+from critgrad.lab.cli import live, progress
+from critgrad.lab.cli.console import LOG_WIDTH, LabConsole
+from critgrad.lab.coordinator import Event
+from critgrad.lab.spec import Trial
+from critgrad.lab.status import Progress
+
+TRIAL = Trial("digits-mlp", "SGD", {"lr": 0.1}, 3)
+
+
+def event(kind, done=0, failed=0, text="", eta=75.0):
+    counts = Progress(total=10, done=done, failed=failed, running=2, seconds=61.0, eta=eta)
+    return Event(kind, counts, TRIAL, None, text)
+
+
+def told(events, **options):
+    """What the display writes."""
+    file = io.StringIO()
+    with progress.shown(Console(file=file, width=100, **options), "a sweep") as on_event:
+        for one in events:
+            on_event(one)
+    return file.getvalue()
+
+
+def test_without_a_terminal_there_are_plain_lines():
+    text = told([event("begin", eta=None), event("started"), event("done", 1), event("done", 2), event("end", 10)])
+    assert text == "a sweep: 0/10, 2 running, 1:01, -:-- to go\na sweep: 10/10, 2 running, 1:01, 1:15 to go\n"
+
+
+def test_plain_lines_come_now_and_then(monkeypatch):
+    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
+    assert len(told([event("done", done) for done in range(5)]).splitlines()) == 5
+
+
+def test_a_failure_is_told_at_once_and_literally():
+    text = told([event("begin"), event("failed", failed=1, text="ValueError: pip install 'critgrad[lab]'")])
+    assert "failed: digits-mlp SGD seed 3: ValueError: pip install 'critgrad[lab]'" in text
+    text = told([event("begin"), event("failed", failed=1, text="ValueError: 'critgrad[lab]'")], force_terminal=True)
+    assert "'critgrad[lab]'" in text
+
+
+def test_stopping_says_how_to_stop_at_once():
+    text = "waiting for 2 trials that are running; Ctrl-C again stops at once"
+    assert text in told([event("begin"), event("stopping", text=text)])
+    assert text in told([event("begin"), event("stopping", text=text)], force_terminal=True)
+
+
+def test_a_terminal_gets_a_bar_with_an_eta():
+    text = told([event("begin"), event("done", 4)], force_terminal=True)
+    assert "4/10" in text
+    assert "ETA 1:15" in text
+    assert "━" in text
+
+
+def test_durations_read_like_a_clock():
+    assert [progress.duration(s) for s in (0, 59.6, 3725, None)] == ["0:00", "1:00", "1:02:05", "-:--"]
+
+
+def test_a_log_is_wide_and_a_terminal_as_wide_as_it_is(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert LabConsole(file=io.StringIO()).width == LOG_WIDTH
+    assert LabConsole(file=io.StringIO(), width=72).width == 72
+    console = LabConsole(file=io.StringIO())
+    console.size = (90, 20)
+    assert console.width == 90
+
+
+def test_the_slots_show_what_the_memory_holds():
+    weight = torch.nn.Parameter(torch.zeros(2))
+    optimizer = critgrad.SGD_C([weight], lr=0.1, topC=2, decay=0.5)
+    for norm in (3.0, 4.0):
+        weight.grad = torch.tensor([norm, 0.0])
+        optimizer.step()
+    (report,) = critgrad.inspect(optimizer).memories
+    file = io.StringIO()
+    Console(file=file, width=80).print(live.slot_table(report))
+    first, second = [line.split() for line in file.getvalue().splitlines()[1:]]
+    assert first[:4] == ["0", "2", "0.75", "3"]
+    assert second[:4] == ["1", "1", "2", "4"]
+    assert second[-1] == "new"
+    assert len(second[4]) == live.BAR > len(first[4])
+    assert live.header(report).startswith("2/2 slots, step 2, accepted 100%, |g| 4")
+
+
+def test_a_memory_for_each_tensor_shows_the_first_and_counts_the_rest():
+    weights = [torch.nn.Parameter(torch.zeros(2)) for _ in range(6)]
+    optimizer = critgrad.SGD_C(weights, lr=0.1, topC=2, scope="tensor")
+    file = io.StringIO()
+    with live.Inspector(Console(file=file, force_terminal=True, width=80, height=60)) as inspector:
+        for weight in weights:
+            weight.grad = torch.ones(2)
+        optimizer.step()
+        inspector.on_step(optimizer)
+    assert "... and 2 more memories" in file.getvalue()

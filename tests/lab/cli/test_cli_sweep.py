@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+from cli_helpers import same_numbers, small_registration
+
+from critgrad.lab import commands
+from critgrad.lab.cli import tables
+from critgrad.lab.ledger import Ledger
+from critgrad.lab.protocol import tables as tables_of
+from critgrad.lab.statistics import Pair, judge
+
+INLINE = ("--executor", "inline")
+
+
+def test_paper_best_prints_its_choices_and_runs_nothing_twice(cli):
+    words = ("sweep", "ptb-lstm@tiny", "--track", "paper-best", "--seeds", 1, "--families", "SGD", "--set", "epochs=1")
+    text = cli(*words, *INLINE)
+    assert "2 done now, 0 done before, 0 failed, 0 to do" in text
+    assert "for comparison with the paper's tables only" in text
+    assert [line.split()[0] for line in text.splitlines()[-2:]] == ["SGD", "SGD_C"]
+    assert "0 done now, 2 done before" in cli(*words, *INLINE)
+    assert {role.track for row in cli.rows() for role in row.roles} == {"paper-best"}
+
+
+def test_paper_grid_keeps_the_first_settings_of_each(cli):
+    words = ("--track", "paper-grid", "--trials", 1, "--seeds", 1, "--set", "epochs=1")
+    text = cli("sweep", "digits-mlp@tiny", *words, *INLINE)
+    assert "about 8 runs in all" in text
+    assert "8 done now" in text
+    assert "9 settings of each _C optimizer for 1 of its base" in text
+
+
+@pytest.fixture
+def small(monkeypatch):
+    plan = small_registration()
+    monkeypatch.setattr("critgrad.lab.protocol.tracks.find", lambda task: plan)
+    return plan
+
+
+def test_fair_goes_through_to_its_tables(cli, small):
+    text = cli("sweep", "digits-mlp@tiny", *INLINE)
+    assert "0 to do" in text
+    assert "Primary comparisons" in text
+    assert "not testable" in text
+    assert "not registered" in text
+    assert "the data is synthetic" in text
+    for arm in ("SGD_C", "SGD_F", "Nesterov", "SGD, step of _C"):
+        assert arm in text
+    with Ledger.open(cli.folder / "runs.db") as book:
+        assert tables_of(book, small).complete
+    assert "0 done now" in cli("sweep", "digits-mlp@tiny", *INLINE)
+
+
+def test_fair_options_make_another_experiment(small):
+    made = commands.make_track("digits-mlp@tiny", "fair", trials=1, seeds=4, registration=small)
+    assert made.registration.trials == 1
+    assert made.registration.report_seeds == (0, 1, 2, 3)
+    assert made.registration.hash != small.hash
+    fewer = commands.make_track("digits-mlp@tiny", "fair", seeds=1, registration=small)
+    assert fewer.registration.report_seeds == (0,)
+
+
+def test_shards_of_the_first_stage_make_up_the_whole(cli, small):
+    words = ("sweep", "digits-mlp@tiny", *INLINE)
+    for index in (1, 2):
+        text = cli(*words, "--shard", f"{index}/2", "--ledger", f"{index}.db")
+        assert f"This was shard {index}/2" in text
+    one, two = ({row.key for row in cli.rows(f"{index}.db")} for index in (1, 2))
+    assert one
+    assert two
+    assert not one & two
+    cli("merge", "runs.db", "1.db", "2.db")
+    cli(*words)
+    cli(*words, "--ledger", "alone.db")
+    merged, alone = ({row.key: row for row in cli.rows(name)} for name in ("runs.db", "alone.db"))
+    assert merged.keys() == alone.keys()
+    for key, row in merged.items():
+        same_numbers(row, alone[key])
+
+
+@pytest.mark.slow
+def test_a_sweep_can_be_run_by_worker_processes(cli):
+    text = cli("sweep", "digits-mlp@tiny", "--track", "paper-grid", "--trials", 1, "--seeds", 1, "--workers", 2)
+    assert "8 done now" in text
+
+
+def test_a_bank_sweep_has_rows_of_the_bank(cli):
+    words = ("--track", "paper-grid", "--trials", 2, "--seeds", 2, "--set", "epochs=1", "--engine", "bank")
+    assert "32 done now" in cli("sweep", "digits-mlp@tiny", *words, *INLINE, "--bank-size", 10)
+    assert all("step_ms" not in row.summary for row in cli.rows())
+
+
+def test_what_cannot_be_banked_fails_and_is_told_and_can_be_tried_again(cli):
+    words = ("sweep", "ptb-lstm@tiny", "--track", "paper-best", "--seeds", 1, "--families", "SGD", "--engine", "bank")
+    text = cli(*words, *INLINE, code=1)
+    assert "failed: ptb-lstm@tiny SGD seed 0" in text
+    assert "use --engine single" in text
+    assert "0 done now, 0 done before, 2 failed, 0 to do" in text
+    again = cli(*words, *INLINE, code=1)
+    assert "failed: ptb-lstm@tiny" not in again
+    assert "2 runs have failed" in again
+    assert "failed: ptb-lstm@tiny" in cli(*words, *INLINE, "--retry", code=1)
+
+
+def test_a_time_limit_starts_no_new_round(cli, small, monkeypatch):
+    clock = itertools.chain([0.0, 1.0], itertools.repeat(100.0))  # began, asked before the first round, and after it
+    monkeypatch.setattr(commands, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    with Ledger.open(cli.folder / "runs.db", write=True, create=True) as book:
+        track = commands.make_track("digits-mlp@tiny", "fair", registration=small)
+        outcome = commands.sweep(track, book, seconds=50.0, executor="inline")
+        assert outcome.done > 0
+        assert outcome.remaining > 0
+        assert not tables_of(book, small).complete
+
+
+def test_tables_of_a_sweep_that_has_just_begun(cli, small, capsys):
+    with Ledger.open(cli.folder / "runs.db", write=True, create=True) as book:
+        tables.print_outcome(tables_of(book, small))
+    text = capsys.readouterr().out
+    assert "missing: SGD: not tuned yet: base, C, F" in text
+
+
+def test_defaults_are_written_from_a_finished_sweep_alone(cli, small, monkeypatch):
+    monkeypatch.setattr("critgrad.lab.protocol.defaults.FOLDER", cli.folder / "defaults")
+    text = cli("sweep", "digits-mlp@tiny", *INLINE, "--write-defaults")
+    assert "defaults: " in text
+    assert (cli.folder / "defaults" / "digits-mlp@tiny.json").exists()
+
+
+def primaries(memory, families, seeds):
+    values = [1.0 + 0.01 * k for k in range(seeds)]
+    return [Pair("t", f"{f}_{memory}", f"{f}_{memory}", f, values, [0.0] * seeds, primary=True) for f in families]
+
+
+def test_too_few_seeds_are_asked_about_for_each_memory_apart(capsys):
+    """Two primaries of one memory can pass with 7 seeds; four could not: eight together would hide that."""
+    two, four = ("SGD", "Adam"), ("SGD", "SGDM", "RMSprop", "Adam")
+    tables.print_comparisons("x", [*judge(primaries("C", two, 7)), *judge(primaries("F", two, 7))])
+    assert "too few seeds" not in capsys.readouterr().out
+    tables.print_comparisons("x", [*judge(primaries("C", two, 7)), *judge(primaries("F", four, 7))])
+    lines = [line for line in capsys.readouterr().out.splitlines() if "too few seeds" in line]
+    assert len(lines) == 4
+    assert all("_F" in line for line in lines)

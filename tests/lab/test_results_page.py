@@ -1,0 +1,219 @@
+"""The page of results: what the ledgers say and nothing else, and verdicts that follow their rules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from critgrad.lab.results_page import render_results, rules, write_results
+from critgrad.lab.results_page.__main__ import main
+from critgrad.lab.results_page.claims import CLAIMS, verdicts
+from critgrad.lab.results_page.findings import Books, Findings, gather
+from critgrad.lab.results_page.rules import HOLDS, NOT_SEEN, NOT_TESTED, UNTUNED
+from critgrad.lab.results_page.text import interval, table
+from critgrad.lab.statistics import Interval, Pair, Speedup, judge, speedup
+from critgrad.lab.transfer import merge
+
+ROOT = Path(__file__).parents[2]
+LEDGERS = sorted((ROOT / "results").glob("*.db"))
+
+
+def test_the_page_is_exactly_what_the_command_writes(tmp_path: Path) -> None:
+    written = write_results(LEDGERS[::-1], tmp_path / "results.md")  # in whichever order
+    cure = "python -m critgrad.lab.results_page results/*.db --out docs/results.md"
+    assert written.read_bytes() == (ROOT / "docs" / "results.md").read_bytes(), (
+        f"docs/results.md is not current: {cure}"
+    )
+
+
+def test_the_published_ledgers_fit() -> None:
+    assert LEDGERS
+    assert sum(path.stat().st_size for path in LEDGERS) < 10 * 2**20
+    assert not list((ROOT / "results").glob("*.db-wal"))
+
+
+def test_a_page_of_single_runs_has_no_verdict_that_needs_more() -> None:
+    (once,) = [path for path in LEDGERS if path.name == "every-task.db"]
+    text = render_results([once])
+    assert "## Every task once" in text
+    assert "## The suite" not in text
+    found = {row.number: row.verdict for row in verdicts(gather([once]))}
+    assert list(found) == [claim.number for claim in CLAIMS] == [*map(str, range(1, 16)), "C", "F"]
+    without_runs = {"12": NOT_SEEN, "15": HOLDS}  # theory, and an identity that is checked on the spot
+    assert found == {number: without_runs.get(number, NOT_TESTED) for number in found}
+
+
+def test_a_run_in_two_ledgers_counts_once(tmp_path: Path) -> None:
+    (once,) = [path for path in LEDGERS if path.name == "every-task.db"]
+    merge(tmp_path / "part.db", [once], tasks=["ptb-lstm", "mnist-mlp"])
+    books = Books([tmp_path / "part.db", once])
+    assert len(books.done) == len({row.key for row in books.done}) == len(Books([once]).done)
+    assert [row.trial.task for row in Findings(Books([tmp_path / "part.db"])).once] == ["mnist-mlp", "ptb-lstm"]
+
+
+def test_a_missing_ledger_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path / "none.db"), "--out", str(tmp_path / "page.md")]) == 1
+    assert "no ledger at" in capsys.readouterr().err
+    assert not (tmp_path / "page.md").exists()
+
+
+def test_numbers_have_the_digits_that_their_interval_supports() -> None:
+    assert interval(Interval(97.12345, 97.0, 97.24, 20)) == "97.12 ± 0.12"
+    assert interval(Interval(-0.00001, -0.05, 0.05, 20), "+") == "0.000 ± 0.050"
+    assert interval(Interval(0.0, 0.0, 0.0, 20), "+") == "0 (the same runs)"
+    assert table(("a", "b"), [["x|y", "1"]], ("b",)) == "| a | b |\n| --- | --: |\n| x\\|y | 1 |\n"
+
+
+# -- rules, on made-up outcomes ----------------------------------------------------------------------------------------
+
+
+def primaries(*shifts: float) -> list:
+    """One primary comparison for each shift, on 20 seeds whose noise is small beside a shift of 1."""
+    rng = np.random.default_rng(0)
+    pairs = []
+    for index, shift in enumerate(shifts):
+        base = rng.normal(90, 0.3, 20)
+        arm = base + shift + rng.normal(0, 0.3, 20)
+        pairs.append(Pair(f"task{index}", "Adam_F", "Adam_F", "Adam", arm.tolist(), base.tolist(), primary=True))
+    return judge(pairs)
+
+
+@pytest.mark.parametrize(
+    "shifts, verdict",
+    [
+        ((1.0, 1.0, 1.0), HOLDS),
+        ((1.0, 1.0, 0.0), HOLDS),
+        ((1.0, 0.0, 0.0), NOT_SEEN),
+        ((1.0, 1.0, -1.0), NOT_SEEN),
+        ((-1.0, -1.0, -1.0), NOT_SEEN),
+        ((0.0, 0.0, 0.0), NOT_SEEN),
+        ((), NOT_TESTED),
+    ],
+)
+def test_a_planted_win_is_found_and_a_tie_or_a_loss_is_none(shifts: tuple[float, ...], verdict: str) -> None:
+    assert rules.memory_wins(primaries(*shifts)).verdict == verdict
+
+
+def test_the_effect_counts_wins_ties_and_losses() -> None:
+    assert rules.memory_wins(primaries(1.0, 0.0, -1.0)).effect == "of 3 primary comparisons 1 won, 1 tied, 1 lost"
+
+
+def ratio(factor: float) -> Speedup:
+    base = [20.0 + seed for seed in range(10)]
+    return speedup([value / factor for value in base], base, limits=100.0)
+
+
+def test_one_pair_that_is_not_sooner_refutes_every() -> None:
+    fast, same, slow = ratio(2.0), ratio(1.0), ratio(0.5)
+    assert rules.sooner([fast, fast], []).verdict == HOLDS
+    assert rules.sooner([fast, same], []).verdict == NOT_SEEN
+    assert rules.sooner([fast, slow], [fast, fast]).verdict == UNTUNED
+    assert rules.sooner([fast, slow], [fast, slow]).verdict == NOT_SEEN
+    assert rules.sooner([], [fast]).verdict == NOT_TESTED
+    assert rules.sooner([fast, slow], []).effect.startswith("1 of 2 pairs sooner, 1 later")
+
+
+def test_best_of_eight_waits_until_it_is_decided() -> None:
+    def tasks(won: int, lost: int) -> dict[str, bool]:
+        return {f"t{i}": i < won for i in range(won + lost)}
+
+    assert rules.best_of_eight(tasks(6, 0), {}).verdict == HOLDS
+    assert rules.best_of_eight(tasks(5, 3), {}).verdict == NOT_TESTED
+    assert rules.best_of_eight(tasks(0, 4), {}).verdict == NOT_SEEN
+    assert rules.best_of_eight(tasks(0, 4), tasks(6, 3)).verdict == UNTUNED
+    assert rules.best_of_eight({}, tasks(9, 0)).verdict == NOT_TESTED
+
+
+def test_the_largest_gain_needs_all_tasks_to_be_not_seen() -> None:
+    some, all_nine = {"ptb": 0.01}, {f"t{i}": 0.01 for i in range(9)}
+    assert rules.up_to({"ptb": 0.25}, {}).verdict == HOLDS
+    assert rules.up_to(some, {"ptb": 0.3}).verdict == NOT_TESTED
+    assert rules.up_to(all_nine, {}).verdict == NOT_SEEN
+    assert rules.up_to(all_nine, {"ptb": 0.3}).verdict == UNTUNED
+    assert rules.up_to({}, {}).verdict == NOT_TESTED
+
+
+def noise(shift: float) -> dict:
+    rng = np.random.default_rng(1)
+    base = [rng.normal(70, 5, 5) for _ in range(11)]
+
+    def points(values: list) -> list[dict]:
+        return [{"flip_y": i / 10, "values": row.tolist()} for i, row in enumerate(values)]
+
+    mine = [row + shift + rng.normal(0, 0.2, 5) for row in base]
+    return {"lines": [{"optimizer": "SGD", "points": points(base)}, {"optimizer": "SGD_C", "points": points(mine)}]}
+
+
+def test_noise_does_harm_only_where_the_interval_lies_below_zero() -> None:
+    assert rules.no_harm(noise(2.0)).verdict == rules.no_harm(noise(0.0)).verdict == HOLDS
+    assert rules.no_harm(noise(-2.0)).verdict == NOT_SEEN
+    assert rules.no_harm({"lines": []}).verdict == NOT_TESTED
+
+
+def test_staleness_is_bounded_unless_ages_grow_with_training() -> None:
+    steady = np.random.default_rng(2).integers(1, 20, (10, 5))
+    growing = np.arange(1, 11)[:, None] * np.full((1, 5), 50)
+    assert rules.ages_bounded([[steady]], [1000]).verdict == HOLDS
+    assert rules.ages_bounded([[steady], [growing]], [1000, 1000]).verdict == NOT_SEEN
+    assert rules.ages_bounded([], []).verdict == NOT_TESTED
+    assert rules.ages_bounded([[np.zeros((4, 3), int)]], [100]).verdict == NOT_TESTED  # an empty memory
+
+
+def study(name: str, optimizer: str, **variants: tuple[float, float] | None) -> dict:
+    rows = [
+        {"optimizer": optimizer, "variant": variant, "difference": ends and {"low": ends[0], "high": ends[1]}}
+        for variant, ends in variants.items()
+    ]
+    return {"studies": {name: rows}}
+
+
+def test_ablations() -> None:
+    alike = study("selection", "Adam_C", KotH=None, random=(-0.1, 0.2))
+    apart = study("selection", "Adam_C", KotH=None, random=(-0.3, -0.1))
+    assert rules.variants_alike([alike], ["selection"]).verdict == HOLDS
+    assert rules.variants_alike([alike, apart], ["selection"]).verdict == NOT_SEEN
+    assert rules.variants_alike([alike], ["replacement"]).verdict == NOT_TESTED
+    worse = study("aggregation", "SGD_C", sum=None, mean=(-0.3, -0.1))
+    tie = study("aggregation", "Adam_C", mean=None, sum=(-0.3, 0.1))
+    losers = {"SGD_C": ["mean"], "Adam_C": ["sum"]}
+    assert rules.variants_worse([worse], losers).verdict == HOLDS
+    assert rules.variants_worse([worse, tie], losers).verdict == NOT_SEEN
+    assert rules.variants_worse([alike], losers).verdict == NOT_TESTED
+
+
+@pytest.mark.parametrize("higher", [True, False])
+def test_a_high_value_helps_only_where_it_beats_the_reference(higher: bool) -> None:
+    sign = 1 if higher else -1
+
+    def cells(gain: float) -> list[dict]:
+        return [
+            {"topC": 5, "decay": 0.7, "values": [1.0, 2.0, 3.0]},
+            {"topC": 5, "decay": 0.99, "values": [1.0 + sign * gain, 2.0 + sign * gain * 1.1, 3.0 + sign * gain]},
+        ]
+
+    def of(gain: float) -> str:
+        data = {"higher_is_better": higher, "cells": cells(gain)}
+        return rules.no_help([data], "decay", (0.99, 1.0), {"topC": 5, "decay": 0.7}).verdict
+
+    assert [of(1.0), of(-1.0), of(0.0)] == [NOT_SEEN, HOLDS, HOLDS]
+    assert rules.no_help([], "decay", (0.99,), {"topC": 5, "decay": 0.7}).verdict == NOT_TESTED
+
+
+def test_convergence_asks_for_a_loss_that_falls_in_every_run() -> None:
+    def line(optimizer: str, end: float, diverged: int = 0) -> dict:
+        return {"optimizer": optimizer, "diverged": diverged, "mean": [1.0, end]}
+
+    assert rules.converges([{"lines": [line("SGD_C", 0.5), line("SGD", 2.0)]}]).verdict == HOLDS
+    assert rules.converges([{"lines": [line("SGD_C", 0.5), line("Adam_C", 1.5)]}]).verdict == NOT_SEEN
+    assert rules.converges([{"lines": [line("SGD_C", 0.5, diverged=1)]}]).verdict == NOT_SEEN
+    assert rules.converges([{"lines": [], "lost": [{"optimizer": "SGD_C", "runs": 5}]}]).verdict == NOT_SEEN
+    assert rules.converges([{"lines": [line("SGD", 0.5)]}]).verdict == NOT_TESTED
+
+
+def test_selection_explains_gains_where_most_of_them_come_from_it() -> None:
+    above, around = Interval(1.0, 0.5, 1.5, 20), Interval(0.1, -0.5, 0.7, 20)
+    assert rules.selection_explains([above, above, around]).verdict == HOLDS
+    assert rules.selection_explains([above, around]).verdict == NOT_SEEN
+    assert rules.selection_explains([]).verdict == NOT_TESTED
