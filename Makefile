@@ -1,7 +1,7 @@
 # Every target sets up what it needs: a virtual environment in .venv with the versions of constraints.txt.
 #
 #   make compare    every optimizer and its memory twins on the bundled digits: a table and report.html
-#   make test       the tests, with coverage          make test-all   the slow ones too
+#   make test       the tests                         make test-all   the slow ones too
 #   make doctest    the examples in the docstrings    make lint       ruff: rules and format
 #   make types      mypy                              make coverage   test-all, then htmlcov/
 #   make docs       the documentation, in build/site  make results    docs/results.md from the published ledgers
@@ -49,11 +49,11 @@ compare: $(READY)
 
 test: $(READY)
 	@[ -n "$(ARGS)" ] || $(KERNELS)
-	$(PYTEST) -m "not slow" --ignore=tests/kernels $(COV) $(ARGS)
+	$(PYTEST) -m "not slow" --ignore=tests/kernels $(ARGS)
 
 test-all: $(READY)
 	@[ -n "$(ARGS)" ] || $(KERNELS)
-	$(PYTEST) --ignore=tests/kernels $(COV) $(ARGS)
+	$(PYTEST) --ignore=tests/kernels $(ARGS)
 
 doctest: $(READY)
 	$(THREADS) $(BIN)/python -m pytest --doctest-modules src/critgrad $(ARGS)

@@ -16,21 +16,30 @@ def test_the_run_time_table_has_its_eleven_tasks():
     assert ANALYSES["runtime"].timed
     trials = [item.trial for item in ANALYSES["runtime"].trials("mnist-mlp", Options(1, {"epochs": 9}))]
     assert [trial.optimizer for trial in trials] == ["Adam", *["Adam_C"] * 5]
-    assert {trial.settings["epochs"] for trial in trials} == {1}
+    assert {trial.settings["epochs"] for trial in trials} == {2}
+    seeds = [item.trial.seed for item in ANALYSES["runtime"].trials("mnist-mlp", Options(2))]
+    assert seeds == [0] * 6 + [1] * 6
 
 
 def test_times_are_medians_and_stand_against_the_base():
     def give(trial):
         topC = trial.hyper.get("topC", 0) if trial.optimizer == "Adam_C" else 0
         slow = 10 if trial.seed == 2 else 1  # a hiccup of the machine
-        return {"train_seconds": (2.0 + topC / 10) * slow, "step_ms": (1.0 + topC / 5) * slow, "peak_bytes": topC}
+        first, second = 30.0, (2.0 + topC / 10) * slow  # the first epoch compiles: it is not counted
+        clock = {"seconds": [first, first + second]}
+        return {
+            "train_seconds": first + second,
+            "step_ms": (1.0 + topC / 5) * slow,
+            "peak_bytes": topC,
+            "curves": clock,
+        }
 
     data = collected("runtime", "mnist-mlp", give, Options(3))
     points = {point["topC"]: point for point in data["points"]}
     assert list(points) == [0, 5, 10, 20, 50, 100]
     assert (points[0]["epoch_ratio"], points[0]["step_ratio"]) == (1, 1)
-    assert (points[20]["epoch_seconds"], points[20]["step_ms"]) == (4, 5)
-    assert (points[20]["epoch_ratio"], points[20]["step_ratio"]) == (2, 5)
+    assert (points[20]["epoch_seconds"], points[20]["step_ms"]) == pytest.approx((4, 5))
+    assert (points[20]["epoch_ratio"], points[20]["step_ratio"]) == pytest.approx((2, 5))
     assert points[0]["peak_bytes"] is None
     assert data["paper_minutes"] == RUN_TIMES["mnist-mlp"]
     assert data["device"] == "a machine"
