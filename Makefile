@@ -36,7 +36,7 @@ $(READY): pyproject.toml constraints.txt
 	  { echo "critgrad needs Python >= 3.10; set PYTHON=/path/to/python3" >&2; exit 1; }
 	@echo "Setting up $(VENV) (once, a few minutes)"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,integrations]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cluster,dev,docs,integrations,lab,parquet]'
 	@# Builds of torch for CUDA bring the Triton they need; beside a CPU build any will do, for the interpreter.
 	@[ "$$(uname)" != Linux ] || $(BIN)/python -c 'import triton' 2>/dev/null || \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check $(TRITON)
