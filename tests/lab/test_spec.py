@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from critgrad.lab.results import Result, dumps, provenance, unpack_curves
+from critgrad.lab.results import dumps, provenance
 from critgrad.lab.spec import SCHEMA, Trial, content_hash
 from critgrad.lab.streams import global_stream, stream, stream_seed
 from critgrad.lab.words import default_device, listed, pairs, value_of
@@ -77,22 +77,6 @@ def test_another_schema_is_refused():
 
 
 # -- results -----------------------------------------------------------------------------------------------------------
-
-
-def test_curves_come_back_bit_for_bit():
-    curves = {
-        "valid": np.array([0.1, np.nan, 1e-300]),
-        "ages": np.array([[1, 300], [2, 70000]]),
-        "decisions": np.array([-1, 3, 127], dtype=np.int64),
-        "none": np.zeros((0, 5)),
-    }
-    back = unpack_curves(Result(curves).pack_curves())
-    assert back.keys() == curves.keys()
-    for name, values in curves.items():
-        np.testing.assert_array_equal(back[name], values)
-    assert back["valid"].dtype == np.float64
-    assert back["decisions"].dtype == np.int8
-    assert back["ages"].dtype == np.int32
 
 
 def test_summaries_are_json_with_null_for_what_is_not_finite():

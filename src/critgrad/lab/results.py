@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import platform
 import sys
@@ -37,29 +36,6 @@ class Result:
     curves: dict[str, np.ndarray] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
-
-    def pack_curves(self) -> bytes:
-        """The curves as one compact blob."""
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, **{name: _small(value) for name, value in self.curves.items()})  # type: ignore[arg-type]
-        return buffer.getvalue()
-
-
-def unpack_curves(blob: bytes) -> dict[str, np.ndarray]:
-    """The inverse of ``Result.pack_curves``."""
-    with np.load(io.BytesIO(blob), allow_pickle=False) as file:
-        return {name: file[name] for name in file.files}
-
-
-def _small(values: np.ndarray) -> np.ndarray:
-    """Whole numbers in the smallest type that holds them. Floats as they are: they are compared bit for bit."""
-    if values.dtype.kind not in "iu" or not values.size:
-        return values
-    for kind in (np.int8, np.int16, np.int32):
-        info = np.iinfo(kind)
-        if info.min <= values.min() and values.max() <= info.max:
-            return values.astype(kind)
-    return values
 
 
 @lru_cache(maxsize=4)

@@ -26,7 +26,7 @@ from .optimizers import build, recipe_of
 from .probes import Probes
 from .results import Result, provenance
 from .spec import Trial
-from .streams import global_stream, stream_seed
+from .streams import global_stream
 from .tasks import Problem, problem_of
 
 TIMED_STEPS = 200
@@ -321,8 +321,3 @@ def deterministic_algorithms(on: bool) -> None:
     if on:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(on)
-
-
-def dropout_seed(seed: int, epoch: int) -> int:
-    """The seed of the layers' own dropout in one epoch, for engines that set it themselves."""
-    return stream_seed(seed, "dropout", epoch)
