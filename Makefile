@@ -76,7 +76,7 @@ docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 results: $(READY)
-	$(BIN)/python -m critgrad.lab.results_page results/*.db --out docs/results.md
+	$(BIN)/python -m critgrad.lab.results_page results/*.db.xz --out docs/results.md
 
 bench: $(READY)
 	$(BIN)/python benchmarks/step_time.py $(ARGS)

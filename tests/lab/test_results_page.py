@@ -17,12 +17,12 @@ from critgrad.lab.statistics import Interval, Pair, Speedup, judge, speedup
 from critgrad.lab.transfer import merge
 
 ROOT = Path(__file__).parents[2]
-LEDGERS = sorted((ROOT / "results").glob("*.db"))
+LEDGERS = sorted((ROOT / "results").glob("*.db.xz"))
 
 
 def test_the_page_is_exactly_what_the_command_writes(tmp_path: Path) -> None:
     written = write_results(LEDGERS[::-1], tmp_path / "results.md")  # in whichever order
-    cure = "python -m critgrad.lab.results_page results/*.db --out docs/results.md"
+    cure = "python -m critgrad.lab.results_page results/*.db.xz --out docs/results.md"
     assert written.read_bytes() == (ROOT / "docs" / "results.md").read_bytes(), (
         f"docs/results.md is not current: {cure}"
     )
@@ -35,7 +35,7 @@ def test_the_published_ledgers_fit() -> None:
 
 
 def test_a_page_of_single_runs_has_no_verdict_that_needs_more() -> None:
-    (once,) = [path for path in LEDGERS if path.name == "every-task.db"]
+    (once,) = [path for path in LEDGERS if path.name == "every-task.db.xz"]
     text = render_results([once])
     assert "## Every task once" in text
     assert "## The suite" not in text
@@ -46,7 +46,7 @@ def test_a_page_of_single_runs_has_no_verdict_that_needs_more() -> None:
 
 
 def test_a_run_in_two_ledgers_counts_once(tmp_path: Path) -> None:
-    (once,) = [path for path in LEDGERS if path.name == "every-task.db"]
+    (once,) = [path for path in LEDGERS if path.name == "every-task.db.xz"]
     merge(tmp_path / "part.db", [once], tasks=["ptb-lstm", "mnist-mlp"])
     books = Books([tmp_path / "part.db", once])
     assert len(books.done) == len({row.key for row in books.done}) == len(Books([once]).done)

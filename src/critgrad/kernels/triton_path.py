@@ -151,6 +151,7 @@ class FusedMemory:
         kernels = (norms_kernel, dots_kernel, decide_kernel, damp_kernel, update_kernel)
         self.norms, self.dots, self.decide, self.damp, self.update = (Launcher(kernel, device) for kernel in kernels)
         self.grad_addresses: list[int] | None = None
+        self.captured = False  # whether a CUDA graph holds a step
         self.grads = torch.zeros(len(parts), dtype=torch.int64, device=device)
         self.one_row = torch.tensor([0, 1], device=device)
         self.copied: list[Tensor] = []  # keeps what the device still reads alive until the next step
@@ -269,9 +270,11 @@ class FusedMemory:
             addresses.append(address)
         self.copied = held
         capturing = not INTERPRETED and torch.cuda.is_current_stream_capturing()
-        if addresses == self.grad_addresses and not capturing:
+        # A captured graph writes its own addresses at every replay, and nobody is told.
+        if addresses == self.grad_addresses and not capturing and not self.captured:
             return
         if capturing:
+            self.captured = True
             # The graph reads this buffer at every replay, so it must stay and never be written again.
             table = torch.tensor(addresses, dtype=torch.int64).pin_memory()
             self.optimizer.__dict__.setdefault("_critical_graph_buffers", []).append(table)

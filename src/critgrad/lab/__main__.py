@@ -37,6 +37,20 @@ def _parser() -> argparse.ArgumentParser:
     many.add_argument("--shard", default="1/1", help="i/n: this machine's share of the trials")
     many.add_argument("--seconds", type=float, help="start no new round after so many seconds")
 
+    seek = command("search", "Screen variants: run what the ledger lacks, and print what was found.")
+    seek.add_argument("task")
+    seek.add_argument("--name", default="damping-variants", help="of the file that says what is tried")
+    seek.add_argument(
+        "--confirm", action="store_true", help="run the best, and what they are held against, on other seeds"
+    )
+    seek.add_argument("--table", action="store_true", help="run nothing, print what the ledger has")
+    seek.add_argument("--families", help="with commas, instead of all")
+    seek.add_argument("--seconds", type=float, help="start no new round after so many seconds")
+    seek.add_argument("--retry", action="store_true", help="run the trials that failed once more")
+    seek.add_argument("--bank-size", type=int, default=256, help="models in one bank")
+    seek.add_argument("--device", default="auto")
+    seek.add_argument("--ledger", type=Path, default=Path("runs.db"))
+
     look = command("analyze", "Run the trials of an analysis.")
     look.add_argument("name")
     look.add_argument("task", nargs="?", help="default: the first that the paper uses for it")
@@ -145,6 +159,35 @@ def _sweep(args: argparse.Namespace) -> int:
     return 130 if outcome.interrupted else 1 if outcome.failed else 0
 
 
+def _search(args: argparse.Namespace) -> int:
+    from . import commands
+    from .ledger import Ledger
+    from .search import standings
+    from .search.standings import plain_text
+
+    track, families = commands.make_search(args.task, args.name, confirm=args.confirm, families=args.families)
+    outcome = None
+    device = "cpu" if args.table else default_device(args.device)
+    with Ledger.open(args.ledger, write=not args.table, create=not args.table) as book:
+        if not args.table:
+            outcome = commands.sweep(
+                track,
+                book,
+                families=families,
+                seconds=args.seconds,
+                on_event=PlainLines(),
+                executor="inline",
+                device=device,
+                bank_size=args.bank_size,
+                retry_failed=args.retry,
+            )
+        print(plain_text(standings(track, book)))
+    if outcome is None:
+        return 0
+    print(outcome.text)
+    return 130 if outcome.interrupted else 1 if outcome.failed else 0
+
+
 def _analyze(args: argparse.Namespace) -> int:
     from .analyses import Options
     from .commands import analyze, checkpoint_folder
@@ -188,7 +231,14 @@ def _prepare(args: argparse.Namespace) -> int:
     return 0
 
 
-_COMMANDS = {"train": _train, "sweep": _sweep, "analyze": _analyze, "merge": _merge, "prepare": _prepare}
+_COMMANDS = {
+    "train": _train,
+    "sweep": _sweep,
+    "search": _search,
+    "analyze": _analyze,
+    "merge": _merge,
+    "prepare": _prepare,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

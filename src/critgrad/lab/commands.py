@@ -16,11 +16,14 @@ from .optimizers import FAMILIES, recipe_of
 from .protocol import Registration, chosen_hyper, fair, paper_best, paper_grid, record
 from .protocol.tracks import Fair, PaperTrack
 from .results import Result
+from .search import SearchTrack
+from .search import find as find_search
 from .spec import Trial
 from .tasks import TASKS, task_of
 from .train import OnEpoch, OnStep, train
 
 OnEvent = Callable[[Event], None]
+TIMING = "analysis:timing"  # the purpose of runs that are made for their times
 TRACKS = ("paper-best", "paper-grid", "fair")
 
 # What a user can put right is told in one line; everything else is a defect and keeps its traceback.
@@ -134,8 +137,21 @@ def families_only(planned: Sequence[Planned], families: Sequence[str] | None) ->
     return [item for item in planned if any(role.family in families for role in item.roles)]
 
 
+def make_search(
+    task: str, name: str, *, confirm: bool = False, families: str | None = None
+) -> tuple[SearchTrack, tuple[str, ...] | None]:
+    """A search on a task, and the families of it that were asked for (with commas; ``None``: all)."""
+    task_of(task)
+    track = SearchTrack(find_search(name, task), confirm)
+    chosen = tuple(dict.fromkeys(part.strip() for part in (families or "").split(",") if part.strip()))
+    for family in chosen:
+        if family not in track.search.families:
+            raise ValueError(f"Invalid family: {family!r}, expected some of {', '.join(track.search.families)}")
+    return track, chosen or None
+
+
 def sweep(
-    track: Fair | PaperTrack,
+    track: Fair | PaperTrack | SearchTrack,
     book: Ledger,
     *,
     shard: tuple[int, int] = (1, 1),
@@ -149,7 +165,7 @@ def sweep(
     With shards the first stage alone can be split: what follows depends on rows that other shards have. ``seconds``
     starts no new round after that time. ``failed`` counts what has failed before, too, and keeps the track from its end.
     """
-    if isinstance(track, Fair):
+    if isinstance(track, (Fair, SearchTrack)):
         record(book, track.registration)
     began = time.monotonic()
     before = _done_before(track, book, shard, families)
@@ -163,7 +179,10 @@ def sweep(
 
     todo, failed = wanted()
     while todo and not interrupted and not (seconds is not None and time.monotonic() - began > seconds):
-        outcome = run_jobs(todo, book, on_event=on_event, **jobs)
+        # Runs that are timed must not share the machine: first they, one after the other, then the rest in a new round.
+        timed = [item for item in todo if any(role.purpose == TIMING for role in item.roles)]
+        alone = {"workers": 1, "eager": True} if timed else {}
+        outcome = run_jobs(timed or todo, book, on_event=on_event, **{**jobs, **alone})
         done, interrupted = done + outcome.done, outcome.interrupted
         jobs["retry_failed"] = False  # once, not for ever
         todo, failed = wanted()
@@ -172,10 +191,12 @@ def sweep(
     return Outcome(done, failed, before, len(todo), time.monotonic() - began, interrupted)
 
 
-def _done_before(track: Fair | PaperTrack, book: Ledger, shard: tuple[int, int], families: Sequence[str] | None) -> int:
+def _done_before(
+    track: Fair | PaperTrack | SearchTrack, book: Ledger, shard: tuple[int, int], families: Sequence[str] | None
+) -> int:
     """Runs of the track that the ledger has already."""
     rows = book.rows(task=track.task, track=track.name)
-    if isinstance(track, Fair):
+    if isinstance(track, (Fair, SearchTrack)):
         mine = {row.key for row in rows if row.trial.registration == track.registration.hash}
     else:
         mine = {trial.key for setting in track.settings for trial in track.trials(setting)}
@@ -224,7 +245,7 @@ def analyze(
     if planned:
         # Runs that are timed must not share the machine with one another.
         workers = 1 if analysis.timed and workers is None else workers
-        outcome = run_jobs(planned, book, on_event=on_event, workers=workers, **jobs)
+        outcome = run_jobs(planned, book, on_event=on_event, workers=workers, eager=analysis.timed, **jobs)
     # Runs of other settings may stand beside these: they belong to other figures.
     rows = [row for row in analysis.rows(book, where) if row.key in keys]
     return Analysed(analysis.collect(where, rows) if rows else {}, len(keys) - len(rows), outcome)

@@ -86,6 +86,7 @@ def run_jobs(
     retry_failed: bool = False,
     bank_size: int = BANK_SIZE,
     deterministic: bool = False,
+    eager: bool = False,
     work: str = WORK,
 ) -> Outcome:
     """Run what is planned and not done yet, and write each result to the ledger as it arrives.
@@ -93,11 +94,11 @@ def run_jobs(
     A result counts once it is in the ledger, and is then never run again. Ctrl-C stops new trials and waits for the running
     ones; a second one stops at once. A trial that raises is noted as failed, the others go on; ``retry_failed`` runs those
     that failed before. ``checkpoints`` is the folder where long trials keep their state (``None``: nowhere).
-    ``options`` are the executor's; ``work`` names the function that runs trials.
+    ``eager`` trains without CUDA graphs. ``options`` are the executor's; ``work`` names the function that runs trials.
     """
-    return _Run(planned, ledger, device, checkpoints, on_event, retry_failed, bank_size, deterministic, work).run(
-        executor, workers, options
-    )
+    return _Run(
+        planned, ledger, device, checkpoints, on_event, retry_failed, bank_size, deterministic, eager, work
+    ).run(executor, workers, options)
 
 
 class _Run:
@@ -113,13 +114,14 @@ class _Run:
         retry_failed: bool,
         bank_size: int,
         deterministic: bool,
+        eager: bool,
         work: str,
     ) -> None:
         if not ledger.writable:
             raise LedgerError(f"The ledger {ledger.path} was opened for reading: open it with write=True")
         self.ledger, self.on_event = ledger, on_event
         self.device, self.checkpoints, self.bank_size = device, checkpoints, bank_size
-        self.deterministic, self.work = deterministic, work
+        self.deterministic, self.eager, self.work = deterministic, eager, work
         planned = merge_roles(planned)
         self.roles = {trial.key: roles for trial, roles in planned}
         trials = {trial.key: trial for trial, _ in planned}
@@ -206,7 +208,7 @@ class _Run:
         keep = self.checkpoints is not None and (executor.detached or executor.batch > 1)
         checkpoints = None if self.checkpoints is None else self.checkpoints.resolve()
         for group in groups:
-            yield Job(tuple(group), self.device, checkpoints, self.work, keep, self.deterministic)
+            yield Job(tuple(group), self.device, checkpoints, self.work, keep, self.deterministic, self.eager)
 
     def _submit(self, executor: JobExecutor, job: Job) -> None:
         future = executor.submit(perform, job)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import nn
 
 import critgrad
 
+from .lion import Lion
 from .spec import Trial
 
 
@@ -21,14 +22,14 @@ class Recipe:
     name: str
     make: Callable[..., torch.optim.Optimizer]
     family: str  # the base that it is compared with
-    role: str  # "base", "rival", "C" (adds its memory) or "F" (damps with it)
+    role: str  # "base", "rival", "C" (adds its memory), "F" (damps with it) or "X" (a variant of "F", see variants.py)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     summary: str = ""
 
     @property
     def has_memory(self) -> bool:
         """Whether it takes the options of a memory (``topC``, ``decay``, ...)."""
-        return self.role in ("C", "F")
+        return self.role in ("C", "F", "X")
 
 
 _MOMENTUM = {"momentum": 0.9}
@@ -61,6 +62,19 @@ _RECIPES = (
 )
 OPTIMIZERS: dict[str, Recipe] = {recipe.name: recipe for recipe in _RECIPES}
 
+# What is being tried, beside what is offered: bases, and variants of damping that only the bank engine runs.
+_RESEARCH = (
+    Recipe("Lion", Lion, "Lion", "base", {}, "sign of a momentum"),
+    Recipe("Lion_F", critgrad.critical(Lion, aggr="fisher"), "Lion", "F", _DAMPER, "Lion, memory damps"),
+    Recipe("NAdam_F", critgrad.critical(torch.optim.NAdam, aggr="fisher"), "Adam", "F", _DAMPER, "NAdam, memory damps"),
+)
+_VARIED = ("SGD_F", "SGDM_F", "Nesterov_F", "Adam_F", "AdamW_F", "NAdam_F", "Lion_F")
+RESEARCH: dict[str, Recipe] = {recipe.name: recipe for recipe in _RESEARCH}
+for _name in _VARIED:
+    _twin = OPTIMIZERS.get(_name) or RESEARCH[_name]
+    _varied = replace(_twin, name=_name[:-1] + "X", role="X", summary=_twin.summary + ", in a variant (bank engine)")
+    RESEARCH[_varied.name] = _varied
+
 # The paper's eight, in the order of its tables.
 PAPER = ("Adam", "Adam_C", "RMSprop", "RMSprop_C", "SGDM", "SGDM_C", "SGD", "SGD_C")
 FAMILIES = ("SGD", "SGDM", "RMSprop", "Adam")
@@ -69,7 +83,7 @@ FAMILIES = ("SGD", "SGDM", "RMSprop", "Adam")
 def recipe_of(name: str) -> Recipe:
     """The record of a name, or an error that lists the names there are."""
     try:
-        return OPTIMIZERS[name]
+        return OPTIMIZERS.get(name) or RESEARCH[name]
     except KeyError:
         raise ValueError(f"Invalid optimizer: {name!r}, expected one of {', '.join(OPTIMIZERS)}") from None
 
@@ -82,7 +96,23 @@ def build(
     A trial's ``hyper`` spells Adam's moments ``beta1`` and ``beta2``: each is tuned on its own.
     """
     recipe = recipe_of(trial.optimizer)
-    arguments = {**recipe.defaults, **trial.hyper}
+    if recipe.role == "X":
+        raise ValueError(
+            f"Invalid optimizer for the single engine: {recipe.name} is a variant that is being tried; use --engine bank "
+            "(critgrad search does)"
+        )
+    return settled(recipe, trial.hyper, params, weight_decay, policy)
+
+
+def settled(
+    recipe: Recipe,
+    hyper: Mapping[str, Any],
+    params: Iterable[nn.Parameter],
+    weight_decay: float = 0.0,
+    policy: critgrad.Policy | None = None,
+) -> torch.optim.Optimizer:
+    """An optimizer of a recipe's class, its options settled by its own constructor."""
+    arguments = {**recipe.defaults, **hyper}
     arguments.pop("donor_seed", None)
     if "beta1" in arguments or "beta2" in arguments:
         arguments["betas"] = (arguments.pop("beta1", 0.9), arguments.pop("beta2", 0.999))

@@ -22,7 +22,9 @@ from torch import nn
 
 import critgrad
 
+from .capture import Carry, Graphs, gradients, recorder_for, set_capturable
 from .optimizers import build, recipe_of
+from .precision import at_its_precision
 from .probes import Probes
 from .results import Result, provenance
 from .spec import Trial
@@ -31,6 +33,7 @@ from .tasks import Problem, problem_of
 
 TIMED_STEPS = 200
 WARM_UP_STEPS = 20
+EAGER_STEPS = WARM_UP_STEPS + TIMED_STEPS  # what is timed is the optimizer by itself, so never a captured step
 
 
 @dataclass
@@ -81,6 +84,7 @@ def new_model(problem: Problem, seed: int) -> nn.Module:
         return problem.build()
 
 
+@at_its_precision
 def train(
     trial: Trial,
     *,
@@ -89,8 +93,12 @@ def train(
     on_epoch: OnEpoch | None = None,
     on_step: OnStep | None = None,
     stop_after: int | None = None,
+    graph: bool = True,
 ) -> Result:
     """Run a trial to its end, from its checkpoint if there is one.
+
+    ``graph``: on CUDA, capture a whole step as a CUDA graph once the timed steps are done, and replay it; provenance says
+    whether that worked. ``CRITGRAD_GRAPH=0`` in the environment forbids it, too.
 
     ``stop_after`` ends this call after so many epochs in all, leaving a checkpoint; the result is then that of the
     epochs so far, and the same call without it goes on from there.
@@ -98,11 +106,16 @@ def train(
     problem = problem_for(trial, device)
     task = problem.task
     model = new_model(problem, trial.seed)
-    optimizer = build(trial, model.parameters(), task.weight_decay, _replayed(trial, device))
+    optimizer = build(trial, model.parameters(), task.weight_decay, _replayed(trial, device, graph))
     state = _State()
     if checkpoint is not None and checkpoint.exists():
         _restore(checkpoint, trial, model, optimizer, state)
     probes = Probes(trial.probe, optimizer, state.steps)
+    graph = graph and os.environ.get("CRITGRAD_GRAPH") != "0" and not _looks_inside(probes)
+    graphs = Graphs(problem, model, optimizer, recorder_for(problem.device) if graph else None)
+    # A checkpoint of a run with graphs says capturable=True, which is right for such a run only.
+    saved = any(group.get("capturable") for group in optimizer.param_groups)
+    set_capturable(optimizer, saved and graphs.recorder is not None)
     if device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats()
     if state.epoch == 0 and not state.curves:
@@ -110,7 +123,7 @@ def train(
 
     last = task.epochs if stop_after is None else min(stop_after, task.epochs)
     while state.epoch < last and not state.diverged:
-        train_loss = _epoch(problem, model, optimizer, trial.seed, state, probes, on_step)
+        train_loss = _epoch(problem, model, optimizer, trial.seed, state, probes, graphs, on_step)
         valid_loss, valid, test = _evaluate(problem, model)
         state.epoch += 1
         recorded = probes.epoch()
@@ -127,7 +140,10 @@ def train(
             _save(checkpoint, trial, model, optimizer, state)
         if on_epoch is not None:
             on_epoch(Progress(state.epoch, task.epochs, train_loss, valid, test, optimizer))
-    return _result(trial, problem, model, state, device)
+    origin = {**provenance(device), "graph": graphs.replayed > 0}
+    if graphs.warning is not None:
+        origin["graph_warning"] = graphs.warning
+    return _result(problem, model, state, origin)
 
 
 def _epoch(
@@ -137,6 +153,7 @@ def _epoch(
     seed: int,
     state: _State,
     probes: Probes,
+    graphs: Graphs,
     on_step: OnStep | None,
 ) -> float:
     """One pass over the training data; the mean of its losses."""
@@ -144,10 +161,9 @@ def _epoch(
     cuda = problem.device.type == "cuda"
     plan, noise = problem.plan(seed, epoch), problem.noise(seed, epoch)
     losses: list[torch.Tensor] = []
-    carry: Any = None
+    carry: Carry = None
     clock = _StepClock(cuda)
     parameters = [p for p in model.parameters() if p.requires_grad]
-    clip = problem.task.clip
     model.train()
     if cuda:
         torch.cuda.synchronize()
@@ -155,23 +171,25 @@ def _epoch(
     # Layers that drop units by themselves draw from the global generator: nobody else does during a step.
     with global_stream(seed, "dropout", epoch):
         for step, batch in enumerate(problem.batches(plan)):
-            for p in parameters:  # what zero_grad does, without its bookkeeping: small tasks feel it
-                p.grad = None
-            loss, carry = problem.loss(model, batch, None if noise is None else noise[step], carry)
-            loss.backward()
-            if clip:
-                nn.utils.clip_grad_norm_(parameters, clip)
-            probes.before_step()
-            timed = WARM_UP_STEPS <= state.steps < WARM_UP_STEPS + TIMED_STEPS
-            if timed:
-                clock.start()
-            optimizer.step()
-            if timed:
-                clock.stop()
+            keep = None if noise is None else noise[step]
+            recorded = graphs.find(batch, keep, carry) if state.steps >= EAGER_STEPS else None
+            if recorded is not None:
+                probes.before_step()
+                loss, carry = graphs.take(recorded, batch, keep, carry)
+            else:
+                loss, carry = gradients(problem, model, parameters, batch, keep, carry)
+                probes.before_step()
+                timed = WARM_UP_STEPS <= state.steps < EAGER_STEPS
+                if timed:
+                    clock.start()
+                optimizer.step()
+                if timed:
+                    clock.stop()
+                graphs.after_eager()
             probes.after_step()
             if on_step is not None:
                 on_step(optimizer)
-            losses.append(loss.detach())
+            losses.append(loss)
             state.steps += 1
     mean_loss = torch.stack(losses).double().mean().item()  # waits for the device
     state.seconds += time.perf_counter() - begin
@@ -208,6 +226,11 @@ class _StepClock:
         return [end - begin for begin, end in self.marks]
 
 
+def _looks_inside(probes: Probes) -> bool:
+    """Whether a probe looks at the gradient between ``backward`` and the optimizer's step: no place of a replayed step."""
+    return probes.memory is not None and "damping" in probes.names
+
+
 def _evaluate(problem: Problem, model: nn.Module) -> tuple[float, float, float]:
     """Validation loss, validation metric, test metric."""
     model.eval()
@@ -217,7 +240,7 @@ def _evaluate(problem: Problem, model: nn.Module) -> tuple[float, float, float]:
     return chosen.loss, chosen.metric, problem.evaluate(model, problem.report_on).metric
 
 
-def _replayed(trial: Trial, device: str) -> critgrad.Policy | None:
+def _replayed(trial: Trial, device: str, graph: bool) -> critgrad.Policy | None:
     """For the yoked control: the decisions of the donor, which is this trial with another seed."""
     if "donor_seed" not in trial.hyper:
         return None
@@ -227,7 +250,7 @@ def _replayed(trial: Trial, device: str) -> critgrad.Policy | None:
         )
     hyper = {name: value for name, value in trial.hyper.items() if name != "donor_seed"}
     donor = trial.replace(hyper=hyper, seed=trial.hyper["donor_seed"], probe=("decisions",))
-    decisions = train(donor, device=device).curves["decisions"]
+    decisions = train(donor, device=device, graph=graph).curves["decisions"]
     return critgrad.Replay([None if slot < 0 else int(slot) for slot in decisions])
 
 
@@ -263,7 +286,7 @@ def summarise(problem: Problem, curves: dict[str, Any], diverged: bool, initial_
     return {**summary, **values, "best_epoch": e + 1, "final_train_loss": float(curves["train_loss"][-1])}
 
 
-def _result(trial: Trial, problem: Problem, model: nn.Module, state: _State, device: str) -> Result:
+def _result(problem: Problem, model: nn.Module, state: _State, origin: dict[str, Any]) -> Result:
     curves = {name: np.asarray(values) for name, values in state.curves.items() if name != "decisions"}
     if "decisions" in state.curves:
         curves["decisions"] = np.concatenate([np.asarray(part) for part in state.curves["decisions"]])
@@ -278,7 +301,7 @@ def _result(trial: Trial, problem: Problem, model: nn.Module, state: _State, dev
     if state.step_times:
         low, middle, high = np.quantile(np.asarray(state.step_times) * 1000, (0.25, 0.5, 0.75))
         summary |= {"step_ms": float(middle), "step_ms_low": float(low), "step_ms_high": float(high)}
-    return Result(curves, summary, provenance(device))
+    return Result(curves, summary, origin)
 
 
 # -- checkpoints -------------------------------------------------------------------------------------------------------

@@ -6,7 +6,10 @@ import csv
 import importlib
 import json
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ import numpy as np
 
 from .ledger import Ledger, LedgerError, Role, Row
 from .ledger.lock import WriterLock
+from .ledger.packed import Unpacked, is_packed, pack
 from .ledger.schema import connect_writer, explained
 from .results import Result
 
@@ -80,7 +84,7 @@ def merge(
     A run that failed here and is done there becomes done. ``salvage`` takes from a damaged file what can still be read.
     ``compact`` writes the form in which runs are published, about two thirds as large: see ``published``; without ``curves``
     nothing but the summaries is left (for runs that are withdrawn, and listed all the same). ``tasks`` takes the runs of
-    these tasks alone. Runs that the target has already stay as they are.
+    these tasks alone. Runs that the target has already stay as they are. A target that ends in ``.xz`` is packed.
     """
     if not curves and not compact:
         raise ValueError("Invalid curves=False without compact=True: runs lose their curves only to be published")
@@ -88,13 +92,30 @@ def merge(
     for source in sources:
         if Path(source).resolve() == Path(target).resolve():
             raise LedgerError(f"Cannot merge {source} into itself: name another target")
-    with Ledger.open(target, write=True, create=True) as into:
-        for source in sources:
-            with Ledger.open(source) as ledger, into.transaction():
-                _merge_one(into, ledger, merged, salvage, _Form(compact, curves, tasks))
-    if compact:
-        _pack_file(Path(target))
+    with _written(Path(target)) as file:
+        with Ledger.open(file, write=True, create=True) as into:
+            for source in sources:
+                with Ledger.open(source) as ledger, into.transaction():
+                    _merge_one(into, ledger, merged, salvage, _Form(compact, curves, tasks))
+        if compact or is_packed(target):
+            _vacuum(file)
     return merged
+
+
+@contextmanager
+def _written(target: Path) -> Iterator[Path]:
+    """The file to write to: the target itself, or what becomes a packed one after all went well."""
+    if not is_packed(target):
+        yield target
+        return
+    with tempfile.TemporaryDirectory(prefix="critgrad-") as folder:
+        file = Path(folder) / target.stem
+        if target.exists():
+            there = Unpacked(target)
+            shutil.copyfile(there.path, file)
+            there.close()
+        yield file
+        pack(file, target)
 
 
 @dataclass(frozen=True)
@@ -203,7 +224,7 @@ def _plain_command(command: Sequence[str]) -> list[str]:
     return plain
 
 
-def _pack_file(path: Path) -> None:
+def _vacuum(path: Path) -> None:
     """Give back unused pages, and leave one file without a log beside it; the next writer brings the log back."""
     lock = WriterLock(path)
     try:

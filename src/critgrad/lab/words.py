@@ -1,7 +1,8 @@
-"""Text of a command line as values, for both front ends."""
+"""Text of a command line as values, and values as text."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -62,3 +63,12 @@ def default_device(device: str) -> str:
     if kind.type == "cuda" and not (kind.index or 0) < torch.cuda.device_count():
         raise ValueError(f"Invalid device: {device!r}, torch sees {torch.cuda.device_count()} CUDA devices here")
     return device
+
+
+def decimals(half: float) -> int:
+    """Places behind the point that show two digits of an interval's half width.
+
+    >>> decimals(0.056), decimals(1.2), decimals(35.0)
+    (3, 1, 0)
+    """
+    return max(0, 1 - math.floor(math.log10(half))) if 0 < half < math.inf else 3

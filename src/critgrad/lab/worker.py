@@ -49,7 +49,8 @@ class Job:
     """Trials for one worker.
 
     ``work`` names the function that runs them (``"module:function"``). ``keep`` writes each result into the folder of
-    checkpoints as soon as it is there: for workers that outlive the coordinator, and for jobs of several trials.
+    checkpoints as soon as it is there: for workers that outlive the coordinator, and for jobs of several trials. ``eager``
+    trains without CUDA graphs: for runs that are made for their times.
     """
 
     trials: tuple[Trial, ...]
@@ -58,6 +59,7 @@ class Job:
     work: str = WORK
     keep: bool = False
     deterministic: bool = False
+    eager: bool = False
 
 
 def checkpoint_file(folder: Path, key: str) -> Path:
@@ -126,7 +128,7 @@ def perform(job: Job) -> list[Result | Failure]:
         from .train import deterministic_algorithms
 
         deterministic_algorithms(True)
-    with _one_thread():
+    with _one_thread(), _graphs(not job.eager):
         if job.trials[0].engine == "bank":
             return _checked(run, job.trials, job)
         outcomes: list[Result | Failure] = []
@@ -184,6 +186,21 @@ def resolve(name: str) -> Work:
     except (ImportError, AttributeError) as error:
         raise ValueError(f"Invalid work function: {name!r}, expected 'module:function' ({error})") from error
     return found
+
+
+@contextmanager
+def _graphs(allowed: bool) -> Iterator[None]:
+    """Forbid CUDA graphs for a while, where they are not wanted."""
+    before = os.environ.get("CRITGRAD_GRAPH")
+    if not allowed:
+        os.environ["CRITGRAD_GRAPH"] = "0"
+    try:
+        yield
+    finally:
+        if not allowed:
+            os.environ.pop("CRITGRAD_GRAPH")
+            if before is not None:
+                os.environ["CRITGRAD_GRAPH"] = before
 
 
 @contextmanager

@@ -6,10 +6,11 @@ from types import SimpleNamespace
 import pytest
 from cli_helpers import same_numbers, small_registration
 
-from critgrad.lab import commands
+from critgrad.lab import commands, coordinator
 from critgrad.lab.cli import tables
 from critgrad.lab.ledger import Ledger
 from critgrad.lab.protocol import tables as tables_of
+from critgrad.lab.protocol.registration import Timing
 from critgrad.lab.statistics import Pair, judge
 
 INLINE = ("--executor", "inline")
@@ -114,6 +115,23 @@ def test_a_time_limit_starts_no_new_round(cli, small, monkeypatch):
         assert outcome.done > 0
         assert outcome.remaining > 0
         assert not tables_of(book, small).complete
+
+
+def test_timed_runs_have_the_machine_for_themselves(cli, monkeypatch):
+    plan = small_registration(timing=Timing((200, 201), 2), arms=("base", "C", "F", "rival", "momentum", "C-longer"))
+    rounds = []
+
+    def run_jobs(planned, book, workers=None, eager=False, **jobs):
+        timed = [any(role.purpose == commands.TIMING for role in item.roles) for item in planned]
+        rounds.append((set(timed), workers, eager))
+        return coordinator.run_jobs(planned, book, workers=1, eager=eager, **jobs)
+
+    monkeypatch.setattr(commands, "run_jobs", run_jobs)
+    with Ledger.open(cli.folder / "runs.db", write=True, create=True) as book:
+        commands.sweep(commands.make_track(plan.task, "fair", registration=plan), book, executor="inline", workers=8)
+    alone, together = ({True}, 1, True), ({False}, 8, False)
+    assert alone in rounds
+    assert all(row in (alone, together) for row in rounds)
 
 
 def test_tables_of_a_sweep_that_has_just_begun(cli, small, capsys):

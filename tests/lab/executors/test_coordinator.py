@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from sweep_helpers import lines, start, until
 from toy_worker import ROLE, WORK, expected, plan
 
-from critgrad.lab import coordinator
+from critgrad.lab import coordinator, worker
 from critgrad.lab.coordinator import Event, in_shard, run_jobs, status
 from critgrad.lab.ledger import Ledger, LedgerError, Planned, Role
 from critgrad.lab.ledger.codec import pack_result
@@ -208,3 +209,18 @@ def test_a_trial_that_always_kills_its_worker_fails_alone(tmp_path: Path) -> Non
         assert (outcome.done, outcome.failed) == (5, 1)
         (row,) = ledger.rows(status="failed")
     assert "3 workers died" in (row.error or "")
+
+
+def test_an_eager_job_forbids_cuda_graphs_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def look(trials: list[Trial], device: str, folder: Path | None) -> list[worker.Failure]:
+        seen.append(os.environ.get("CRITGRAD_GRAPH"))
+        return [worker.Failure("looked")]
+
+    monkeypatch.setattr(worker, "resolve", lambda name: look)
+    monkeypatch.setenv("CRITGRAD_GRAPH", "1")
+    for eager in (True, False):
+        perform(Job((plan(1)[0].trial,), eager=eager))
+    assert seen == ["0", "1"]
+    assert os.environ["CRITGRAD_GRAPH"] == "1"

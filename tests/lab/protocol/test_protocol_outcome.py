@@ -177,6 +177,22 @@ def test_an_unfinished_sweep_says_what_is_missing():
     middle = tables(ledger, track.registration)
     assert "report" in middle.pending
     assert {"not run on all report seeds yet", "not measured yet"} == {row.reason for row in middle.missing}
+    assert not middle.decided
+
+
+def test_an_experiment_is_decided_once_its_tuned_arms_are_reported_though_controls_are_missing(finished):
+    track, whole = finished
+    assert tables(whole, track.registration).decided
+    controls = {"C-yoked", "F-yoked"}
+    ledger = ToyLedger()
+    for row in whole.rows():
+        arms = {role.arm for role in row.roles}
+        if not arms <= controls:
+            ledger.add(row.trial, row, row.roles)
+    found = tables(ledger, track.registration)
+    assert not found.complete
+    assert {row.arm for row in found.missing} == controls
+    assert found.decided
 
 
 def test_an_arm_that_cannot_be_computed_is_listed_with_the_reason():

@@ -13,16 +13,18 @@ from torch import nn
 
 from critgrad.aggregate import PICKS
 from critgrad.options import DEFAULTS as MEMORY_DEFAULTS
+from critgrad.policies import POLICIES
 
-from ..optimizers import build, recipe_of
+from ..optimizers import recipe_of, settled
 from ..spec import Trial, content_hash
+from ..variants import Variant, plain_options
 from .families import FAMILIES, Family
+from .roots import SMALLEST_RHO
 
 # Of a group: how a step is computed, not what. A bank has its own way.
 _HOW = ("params", "fused", "foreach")
 # The kinds of memory, in the order in which they stand in a bank.
-NONE, SUMS, PICKED, DAMPS = "none", "sums", "picks", "damps"
-KINDS = (NONE, SUMS, PICKED, DAMPS)
+NONE, SUMS, PICKED, DAMPS, VARIED = KINDS = ("none", "sums", "picks", "damps", "varied")
 
 _CURE = "use --engine single"
 
@@ -36,12 +38,15 @@ class Member:
     options: Mapping[str, Any]
     memory: Mapping[str, Any] | None
     hidden: bool = False  # there for its decisions only: the donor of a yoked trial
+    variant: Variant | None = None  # of damping, for a research optimizer
 
     @property
     def kind(self) -> str:
         """What its memory does."""
         if self.memory is None:
             return NONE
+        if self.variant is not None:
+            return VARIED
         aggr = self.memory["aggr"]
         return DAMPS if aggr == "fisher" else PICKED if aggr in PICKS else SUMS
 
@@ -51,10 +56,16 @@ class Member:
         return self.family.name, self.family.shape(self.options)
 
     @property
+    def block_key(self) -> tuple[Any, ...]:
+        """Neighbours that are alike in this share a block: all of a kind, or all of one variant with one update."""
+        return (self.kind,) if self.variant is None else (self.kind, self.variant.key, self.update_key)
+
+    @property
     def order(self) -> tuple[Any, ...]:
         """Sorting by it puts together what is worked on together."""
         memory = self.memory or {"policy": "", "topC": 0}
-        return KINDS.index(self.kind), *map(str, self.update_key), memory["policy"], memory["topC"]
+        variant = "" if self.variant is None else str(self.variant.key)
+        return KINDS.index(self.kind), variant, *map(str, self.update_key), memory["policy"], memory["topC"]
 
     @property
     def yoked(self) -> bool:
@@ -64,13 +75,16 @@ class Member:
 
 def member(trial: Trial, weight_decay: float, hidden: bool = False) -> Member:
     """The member of a trial; ``ValueError`` for what a bank cannot do."""
-    optimizer = build(trial, [nn.Parameter(torch.zeros(1))], weight_decay)
+    recipe = recipe_of(trial.optimizer)
+    varied = recipe.role == "X"
+    hyper = plain_options(trial.hyper) if varied else trial.hyper
+    optimizer = settled(recipe, hyper, [nn.Parameter(torch.zeros(1))], weight_decay)
     base = next((cls for cls in type(optimizer).__mro__ if cls in FAMILIES), None)
     if base is None:
         raise ValueError(f"Invalid optimizer for a bank: {trial.optimizer}, its base is not known there; {_CURE}")
     family = FAMILIES[base]
     group = optimizer.param_groups[0]
-    memory = {name: group[name] for name in MEMORY_DEFAULTS} if recipe_of(trial.optimizer).has_memory else None
+    memory = {name: group[name] for name in MEMORY_DEFAULTS} if recipe.has_memory else None
     defaults = inspect.signature(base).parameters
     for name, value in group.items():
         if name in _HOW or name in family.follows or (memory is not None and name in memory):
@@ -87,7 +101,37 @@ def member(trial: Trial, weight_decay: float, hidden: bool = False) -> Member:
         raise ValueError(
             f"Invalid donor_seed for {trial.optimizer}: it has no memory whose decisions could be replayed"
         )
-    return Member(trial, family, options, memory, hidden)
+    variant = None
+    if varied and memory is not None:
+        variant = Variant.of(trial.hyper)
+        _check_variant(trial, variant, family, options, memory)
+    return Member(trial, family, options, memory, hidden, variant)
+
+
+def _check_variant(
+    trial: Trial, variant: Variant, family: Family, options: Mapping[str, Any], memory: Mapping[str, Any]
+) -> None:
+    def refuse(name: str, value: object, expected: str) -> None:
+        raise ValueError(f"Invalid {name} of {trial.optimizer}: {value!r}, expected {expected}")
+
+    if memory["aggr"] != "fisher":
+        refuse("aggr", memory["aggr"], '"fisher": variants are of damping')
+    if "donor_seed" in trial.hyper:
+        refuse("donor_seed", trial.hyper["donor_seed"], "none: a variant's decisions are not replayed")
+    if variant.apply not in family.places:
+        refuse("apply", variant.apply, " or ".join(family.places))
+    if variant.apply == "momentum" and options.get("momentum", 1.0) == 0:
+        refuse("apply", variant.apply, "another place: this optimizer has no momentum")
+    if variant.metric == "adam" and not family.has_metric:
+        refuse("metric", variant.metric, '"plain": this optimizer keeps no second moment')
+    if variant.metric == "adam" and POLICIES[memory["policy"]].needs_cosine:
+        refuse("policy", memory["policy"], "another one: angles are taken in the plain metric")
+    if variant.power != 1 and memory["rho"] < SMALLEST_RHO:
+        refuse("rho", memory["rho"], f"at least {SMALLEST_RHO:g}: the root's iteration resolves no less")
+    # What they would record is defined for one Gram matrix over all parameters.
+    recorded = {"damping"} | ({"memory", "decisions"} if variant.select == "block" else set())
+    for probe in sorted(recorded & set(trial.probe)):
+        refuse("probe", probe, f"none of {', '.join(sorted(recorded))} with this variant")
 
 
 def _check_memory(trial: Trial, memory: Mapping[str, Any]) -> None:

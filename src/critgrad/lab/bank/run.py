@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..precision import at_its_precision
 from ..results import Result, provenance
 from ..spec import Trial
 from ..tasks import Scores, SummingProblem
@@ -42,6 +43,7 @@ class _Run:
     initial_valid: float = math.nan
 
 
+@at_its_precision
 def run_bank(
     trials: Sequence[Trial],
     *,

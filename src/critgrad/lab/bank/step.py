@@ -8,11 +8,13 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
+from ..capture import unharmed
 from ..tasks import SummingProblem
 from .families import Update
-from .members import NONE, Crew
+from .members import NONE, VARIED, Crew, Member
 from .memories import Memories
 from .models import Models
+from .varied import Run, Varied, parts_of
 
 WARM_UP_STEPS = 3  # eager ones before a capture: libraries set themselves up in them
 
@@ -22,7 +24,7 @@ class Block:
     """Neighbours of one kind: models without a memory, or with memories that work alike."""
 
     span: slice
-    memories: Memories | None
+    memories: Memories | Varied | None
     updates: list[tuple[slice, Update]]  # slices of the block's rows
 
 
@@ -37,15 +39,12 @@ class Bank:
         self.problem = problem
         self.crew = crew
         seeds = [member.trial.seed for member in crew.members]
-        self.seeds = list(dict.fromkeys(seeds))
         self.models = Models(problem, seeds, dtype)
+        self.seeds = self.models.cohorts.seeds
         self.theta = self.models.theta
         device = self.theta.device
-        # Models with the same seed see the same batches: these are gathered once for each seed.
-        owners = [self.seeds.index(seed) for seed in seeds]
-        self.owners = None if owners == list(range(len(self.seeds))) else torch.tensor(owners, device=device)
-        self.blocks = _blocks(crew, self.theta)
         self.number = torch.zeros((), dtype=torch.int64, device=device)  # steps begun since the start
+        self.blocks = self._blocks()
         self.at = torch.zeros(1, dtype=torch.int64, device=device)  # the step of the epoch that is next
         self.total = torch.zeros(len(seeds), dtype=torch.float64, device=device)  # of the losses of the epoch
         self.plan: Tensor | None = None
@@ -77,19 +76,19 @@ class Bank:
         self.at.zero_()
         self.total.zero_()
 
-    def _for_models(self, by_seed: Tensor) -> Tensor:
-        return by_seed if self.owners is None else by_seed.index_select(0, self.owners)
-
     def step(self) -> None:
         """Forward, backward, clipping, directions, updates, insertions: of all models."""
         assert self.plan is not None
         self.number.add_(1)
         batch = self.models.cast(self.problem.batch(self.plan.index_select(1, self.at).squeeze(1)))
-        noise = None if self.noise is None else self._for_models(self.noise.index_select(1, self.at).squeeze(1))
-        gradients, losses = self.models.gradients(tuple(map(self._for_models, batch)), noise)
+        noise = None if self.noise is None else self.noise.index_select(1, self.at).squeeze(1)
+        gradients, losses = self.models.gradients(batch, noise)
         with torch.no_grad():
             self.total.add_(losses)
             if self.problem.task.clip:
+                for block in self.blocks:
+                    if isinstance(block.memories, Varied):
+                        block.memories.before_clipping(gradients[block.span])
                 _clip(gradients, self.problem.task.clip)
             self._update(gradients)
             self.at.add_(1)
@@ -106,34 +105,42 @@ class Bank:
                 if decisions is not None:
                     decisions.index_copy_(0, self.at, block.memories.last_slot()[None])
 
+    def _blocks(self) -> list[Block]:
+        blocks: list[Block] = []
+        start = 0
+        for _, group in groupby(self.crew.members, key=lambda member: member.block_key):
+            members = list(group)
+            span = slice(start, start + len(members))
+            blocks.append(self._block(span, members))
+            start = span.stop
+        return blocks
+
+    def _block(self, span: slice, members: list[Member]) -> Block:
+        theta = self.theta[span]
+        updates: list[tuple[slice, Update]] = []
+        at = 0
+        for _, alike in groupby(members, key=lambda member: member.update_key):
+            these = list(alike)
+            rows = slice(at, at + len(these))
+            updates.append((rows, these[0].family.make([m.options for m in these], theta[rows])))
+            at = rows.stop
+        kind, variant = members[0].kind, members[0].variant
+        options = [member.memory for member in members if member.memory is not None]
+        if kind == NONE:
+            return Block(span, None, updates)
+        if kind == VARIED and variant is not None:
+            problem, models = self.problem, self.models
+            run = Run(self.number, problem.steps * problem.task.epochs, bool(problem.task.clip))
+            parts = parts_of(variant.blocks, models.names, models.shapes)
+            return Block(span, Varied(variant, options, theta, parts, updates[0][1], run), updates)
+        donors = [None if donor is None else donor - span.start for donor in self.crew.donors[span]]
+        return Block(span, Memories(kind, options, donors, theta), updates)
+
 
 def _clip(gradients: Tensor, largest: float) -> None:
     """What ``clip_grad_norm_`` does, for each model by itself."""
     norm = torch.linalg.vector_norm(gradients, dim=1, keepdim=True)
     gradients.mul_((largest / (norm + 1e-6)).clamp(max=1.0))
-
-
-def _blocks(crew: Crew, theta: Tensor) -> list[Block]:
-    blocks: list[Block] = []
-    start = 0
-    for kind, group in groupby(crew.members, key=lambda member: member.kind):
-        members = list(group)
-        span = slice(start, start + len(members))
-        memories = None
-        if kind != NONE:
-            donors = [None if donor is None else donor - start for donor in crew.donors[span]]
-            options = [member.memory for member in members if member.memory is not None]
-            memories = Memories(kind, options, donors, theta[span])
-        updates = []
-        at = 0
-        for _, alike in groupby(members, key=lambda member: member.update_key):
-            these = list(alike)
-            rows = slice(at, at + len(these))
-            updates.append((rows, these[0].family.make([m.options for m in these], theta[span][rows])))
-            at = rows.stop
-        blocks.append(Block(span, memories, updates))
-        start = span.stop
-    return blocks
 
 
 class Stepper:
@@ -172,7 +179,7 @@ class Stepper:
     def _capture(self) -> None:
         try:
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            with unharmed(self.bank.theta.device), torch.cuda.graph(graph):
                 self.bank.step()
             self.graph = graph
         except RuntimeError as error:

@@ -6,7 +6,7 @@ import typer
 
 from critgrad._version import __version__
 
-from . import catalogue, ledgers, runs, study
+from . import catalogue, ledgers, runs, screen, study
 from .console import console, friendly
 
 app = typer.Typer(
@@ -41,6 +41,7 @@ for function, panel in (
     (runs.compare, RUN),
     (runs.train, RUN),
     (runs.sweep, RUN),
+    (screen.search, RUN),
     (ledgers.status, LOOK),
     (ledgers.best, LOOK),
     (ledgers.merge, LOOK),

@@ -12,15 +12,20 @@ from ..protocol.paper_values import RUN_TIME_TOPC
 from ..protocol.records import Decomposition, Outcome
 from ..protocol.tracks import Found
 from ..statistics import Comparison, Interval, unreachable
-from ..words import listed
+from ..words import decimals, listed
 from .console import console, say, show, table
 
 COLOURS = {"win": "green", "loss": "red", "tie": ""}
 
 
 def interval_text(found: Interval, sign: str = "", digits: int = 2) -> str:
-    """``1.23 ± 0.45``; a dash where a single value gives no interval."""
+    """``1.23 ± 0.45``, with more digits where the interval is that narrow; a dash where a single value gives none.
+
+    >>> interval_text(Interval(0.61930, 0.61926, 0.61934, 20))
+    '0.619300 ± 0.000040'
+    """
     half = found.half_width
+    digits = max(digits, decimals(half)) if 0 < half < float("inf") else digits
     width = f"{half:.{digits}f}" if half < float("inf") else "-"
     return f"{found.mean:{sign}.{digits}f} ± {width}"
 

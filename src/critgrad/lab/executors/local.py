@@ -26,6 +26,7 @@ from multiprocessing import connection, get_context, parent_process
 from typing import Any
 
 from .base import LOSSES, JobExecutor, WorkerLostError, default_workers
+from .mps import MpsService, service_for
 
 _FALSE_STARTS = 3
 _PR_SET_PDEATHSIG = 1
@@ -47,11 +48,16 @@ class _Worker:
 
 
 class LocalPool(JobExecutor):
-    """A pool of spawned processes that survives the death of any of them."""
+    """A pool of spawned processes that survives the death of any of them.
 
-    def __init__(self, workers: int) -> None:
+    A worker serves one call after the other until the pool is closed: what it has loaded stays. With a ``service`` the
+    workers are its clients; it is stopped with the pool.
+    """
+
+    def __init__(self, workers: int, service: MpsService | None = None) -> None:
         self.slots = 2 * workers  # as many again as are running: a worker never waits for the coordinator
         self._limit = workers
+        self._service = service
         self._context = get_context("spawn")
         self._calls: deque[_Call] = deque()
         self._workers: list[_Worker] = []
@@ -128,7 +134,10 @@ class LocalPool(JobExecutor):
 
     def _start(self) -> _Worker:
         ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=_serve, args=(theirs, os.getpid()), name="critgrad-worker", daemon=True)
+        environment = {} if self._service is None else dict(self._service.environment)
+        process = self._context.Process(
+            target=_serve, args=(theirs, os.getpid(), environment), name="critgrad-worker", daemon=True
+        )
         process.start()
         theirs.close()  # so that the worker's death closes its end for good
         worker = _Worker(process, ours)
@@ -220,18 +229,22 @@ class LocalPool(JobExecutor):
                 worker.process.kill()
                 worker.process.join()
         self._workers.clear()
+        if self._service is not None:
+            self._service.stop()
 
 
 def open_local(workers: int | None, device: str, options: Mapping[str, Any]) -> JobExecutor:
     """The executor ``local``."""
-    return LocalPool(workers or default_workers(device))
+    count = workers or default_workers(device)
+    return LocalPool(count, service_for(count, device))
 
 
 # -- in the worker -----------------------------------------------------------------------------------------------------
 
 
-def _serve(pipe: connection.Connection, coordinator: int) -> None:
+def _serve(pipe: connection.Connection, coordinator: int, environment: Mapping[str, str]) -> None:
     """Answer calls until the coordinator closes the pipe or is gone."""
+    os.environ.update(environment)  # before anything looks at the GPU
     _die_with(coordinator)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     pipe.send_bytes(pickle.dumps(("ready", None)))

@@ -16,6 +16,7 @@ from ..results import Result
 from ..spec import SCHEMA, Trial
 from .codec import dumps, join_summary, pack, split_summary
 from .lock import WriterLock
+from .packed import Unpacked, is_packed
 from .records import Analysis, LedgerError, Role, Row
 from .schema import connect_reader, connect_writer, explained
 
@@ -42,6 +43,7 @@ class Ledger:
         self.path = path
         self._connection = connection
         self._lock = lock
+        self._unpacked: Unpacked | None = None
         self._depth = 0
         self._ids: dict[tuple[str, Any], int] = {}
 
@@ -53,6 +55,8 @@ class Ledger:
             raise LedgerError(
                 f"There is no ledger at {path}: give its file with --ledger, or start a sweep that writes it"
             )
+        if is_packed(path):
+            return cls._open_packed(path, write)
         lock = WriterLock(path) if write else None
         try:
             with explained(path):
@@ -62,9 +66,25 @@ class Ledger:
                 lock.release()
             raise
 
+    @classmethod
+    def _open_packed(cls, path: Path, write: bool) -> Ledger:
+        if write:
+            raise LedgerError(f"The ledger {path} is packed: `critgrad merge` writes it, no other command does")
+        unpacked = Unpacked(path)
+        try:
+            with explained(path):
+                ledger = cls(path, connect_reader(unpacked.path), None)
+        except BaseException:
+            unpacked.close()
+            raise
+        ledger._unpacked = unpacked
+        return ledger
+
     def close(self) -> None:
         """Close the file and let others write."""
         self._connection.close()
+        if self._unpacked is not None:
+            self._unpacked.close()
         if self._lock is not None:
             self._lock.release()
 

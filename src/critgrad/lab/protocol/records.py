@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..statistics import BestSoFar, Comparison, Interval, Pair, Speedup
+from .arms import ARMS
 from .committed import Standing
 from .reach import Reach
 from .registration import Registration
@@ -114,6 +115,12 @@ class Outcome:
     def complete(self) -> bool:
         """Whether nothing is left to run."""
         return not self.pending
+
+    @property
+    def decided(self) -> bool:
+        """Whether every tuned arm is chosen and reported, and so every announced comparison: at most controls are missing."""
+        announced = len(self.registration.families) * len(self.registration.primary)
+        return len(self.primary) == announced and not any(ARMS[row.arm].tuned for row in self.missing)
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """``docs/results.md``: what was run, what came out and what that says about each claim, written from ledgers alone.
 
 >>> from critgrad.lab.results_page import write_results
->>> write_results([Path("results/small-tasks.db")], Path("docs/results.md"))  # doctest: +SKIP
+>>> write_results([Path("results/small-tasks.db.xz")], Path("docs/results.md"))  # doctest: +SKIP
 """
 
 from __future__ import annotations

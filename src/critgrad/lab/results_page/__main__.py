@@ -1,4 +1,4 @@
-"""``python -m critgrad.lab.results_page results/*.db --out docs/results.md``."""
+"""``python -m critgrad.lab.results_page results/*.db.xz --out docs/results.md``."""
 
 from __future__ import annotations
 

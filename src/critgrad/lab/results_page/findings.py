@@ -79,8 +79,11 @@ class Findings:
 
     @cached_property
     def claimable(self) -> list[Outcome]:
-        """Finished experiments that were announced in a commit: verdicts rest on these alone."""
-        return [outcome for outcome in self.outcomes if outcome.complete and outcome.standing.registered]
+        """Experiments that were announced in a commit, with all they announced: verdicts rest on these alone.
+
+        Controls that are derived from the chosen settings may still be missing; no comparison of a verdict asks for them.
+        """
+        return [outcome for outcome in self.outcomes if outcome.decided and outcome.standing.registered]
 
     @cached_property
     def primaries(self) -> list[Comparison]:
@@ -141,7 +144,7 @@ class Findings:
 def gather(ledgers: Sequence[Path]) -> Findings:
     """Read the ledgers."""
     if not ledgers:
-        raise ValueError("No ledger was given: name at least one, such as results/small-tasks.db")
+        raise ValueError("No ledger was given: name at least one, such as results/small-tasks.db.xz")
     return Findings(Books(list(ledgers)))
 
 

@@ -7,17 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..statistics import Interval
+from ..words import decimals
 
 MINUS_ZERO = 0.0  # added to a rounded number: no "-0.00" in a table
-
-
-def decimals(half: float) -> int:
-    """Places behind the point that show two digits of an interval's half width.
-
-    >>> decimals(0.056), decimals(1.2), decimals(35.0)
-    (3, 1, 0)
-    """
-    return max(0, 1 - math.floor(math.log10(half))) if 0 < half < math.inf else 3
 
 
 def fixed(value: float, places: int, sign: str = "") -> str:

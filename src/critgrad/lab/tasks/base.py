@@ -53,6 +53,7 @@ class Task:
     epochs: int
     clip: float | None = None
     weight_decay: float = 0.0
+    tf32: bool | None = None  # float32 products on a GPU; None: as torch does by default
     options: Mapping[str, Any] = field(default_factory=dict)  # of the model and the loss
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # "b420" -> {"batch_size": 420}
     tiny: Mapping[str, Any] = field(default_factory=dict)  # settings that fit the synthetic twin
@@ -72,6 +73,8 @@ class Task:
             value = own.get(name, 1)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"Invalid {name} of {self.name}: {value!r}, expected an int >= 1")
+        if "tf32" in own and not isinstance(own["tf32"], bool):
+            raise ValueError(f"Invalid tf32 of {self.name}: {own['tf32']!r}, expected True or False")
         options = {**self.options, **{name: value for name, value in settings.items() if name in self.options}}
         return replace(self, **own, options=options)
 
@@ -86,7 +89,7 @@ class Task:
         )
 
 
-SETTINGS = ("batch_size", "epochs", "clip", "weight_decay")
+SETTINGS = ("batch_size", "epochs", "clip", "weight_decay", "tf32")
 
 
 class Scores(NamedTuple):
@@ -164,7 +167,9 @@ class Problem(ABC):
 
     @abstractmethod
     def loss(self, model: Model, batch: Batch, noise: Tensor | None, carry: Any) -> tuple[Tensor, Any]:
-        """Mean loss of a batch, and what the next step of the same epoch is handed (a recurrent state; else ``None``)."""
+        """Mean loss of a batch, and what the next step of the same epoch is handed: a recurrent state as a tuple of tensors
+        without a gradient, else ``None``. What it is handed it leaves as it is.
+        """
 
     @abstractmethod
     def evaluate(self, model: nn.Module, split: str) -> Scores:

@@ -1,0 +1,54 @@
+"""Packed ledgers, ``*.db.xz``: the form for keeping and publishing. They are read as they are, and written by a merge.
+
+What thousands of runs have in common is spread over the pages of an SQLite file; xz makes a half to a fifth of it.
+"""
+
+from __future__ import annotations
+
+import lzma
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from .records import LedgerError
+
+SUFFIX = ".xz"
+
+
+def is_packed(path: str | Path) -> bool:
+    """Whether a path names a packed ledger.
+
+    >>> is_packed("results/small-tasks.db.xz"), is_packed("runs.db")
+    (True, False)
+    """
+    return Path(path).suffix == SUFFIX
+
+
+def pack(ledger: Path, target: Path) -> None:
+    """Write the packed form of a ledger that nobody has open: the old file or the new one is there, never half of it."""
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        with open(ledger, "rb") as source, lzma.open(temporary, "wb", preset=9 | lzma.PRESET_EXTREME) as packed:
+            shutil.copyfileobj(source, packed)
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+class Unpacked:
+    """A ledger unpacked in a folder of its own, which ``close`` removes."""
+
+    def __init__(self, packed: Path) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="critgrad-")
+        self.path = Path(self._folder.name) / packed.stem
+        try:
+            with lzma.open(packed, "rb") as source, open(self.path, "wb") as target:
+                shutil.copyfileobj(source, target)
+        except (lzma.LZMAError, EOFError) as error:
+            self.close()
+            raise LedgerError(f"Ledger {packed}: {error}. The file is damaged or not packed with xz") from error
+
+    def close(self) -> None:
+        """Remove the folder."""
+        self._folder.cleanup()

@@ -1,0 +1,71 @@
+"""``critgrad search`` and its twin without typer."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from critgrad.lab import __main__ as bare
+from critgrad.lab.search import file
+
+SMALL = {
+    "format": 1,
+    "engine": "bank",
+    "space": {"seed": 5, "memory": {"rho": {"scale": "log", "low": 1e-5, "high": 3.0}}},
+    "fixed": {"topC": 3},
+    "confirm": {"keep": 1, "against": ["base"]},
+    "tasks": {
+        "digits-mlp": {
+            "direction": "max",
+            "epochs": 1,
+            "batch_size": 32,
+            "trials": 2,
+            "tuning_seeds": [10, 11],
+            "race": [],
+            "confirm_seeds": [20, 21],
+            "lr": {"Adam": {"scale": "log", "low": 1e-3, "high": 1e-2}},
+        }
+    },
+    "arms": [
+        {"name": "base", "why": "the base", "optimizer": {"Adam": "Adam"}},
+        {"name": "root", "why": "inverse root", "optimizer": {"Adam": "Adam_X"}, "options": {"power": 0.5}},
+    ],
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    made = tmp_path / "searches"
+    made.mkdir()
+    (made / "small.json").write_text(json.dumps(SMALL))
+    monkeypatch.setattr(file, "FOLDER", made)
+    monkeypatch.setattr(file.find, "__defaults__", (made,))
+
+
+def test_a_search_is_run_and_read_and_is_the_same_in_both_front_ends(cli, capsys):
+    words = ("search", "digits-mlp@tiny", "--name", "small")
+    text = cli(*words, "--confirm")
+    assert "10 runs in all" in text
+    assert "best of 1 variants of 2 points each" in text
+    assert "Adam root: test" in text
+    assert "0 to do" in cli(*words)
+    capsys.readouterr()
+    assert bare.main([*words, "--table"]) == 0
+    plain = capsys.readouterr().out
+    assert "best of 1 variants of 2 points each" in plain
+    assert "inverse root" in plain
+    assert bare.main([*words, "--device", "cpu"]) == 0
+    assert "0 to do" in capsys.readouterr().out
+
+
+def test_wrong_words_are_told_in_a_line(cli):
+    assert "No search 'smell', expected one of small" in cli("search", "digits-mlp", "--name", "smell", code=1)
+    assert "Invalid task of the search small: 'mnist-mlp'" in cli("search", "mnist-mlp", "--name", "small", code=1)
+    assert "Invalid family: 'SGD', expected some of Adam" in cli(
+        "search", "digits-mlp", "--name", "small", "--families", "SGD", code=1
+    )
+
+
+def test_training_a_variant_alone_points_to_the_bank(cli):
+    assert "use --engine bank" in cli("train", "digits-mlp@tiny", "-o", "Adam_X", "--lr", 0.01, code=1)
