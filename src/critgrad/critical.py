@@ -254,7 +254,7 @@ class Critical(Optimizer, metaclass=CriticalMeta):
                 with self._critical_swapped(visits):
                     self._critical_base_step()
             finally:
-                # Also when the base raises: large tensors are stored on the way (plain.py, NOTE [stored early]), and
+                # Also when the base raises: large tensors are stored on the way (blocks.py, NOTE [stored early]), and
                 # a memory's tables must say what its slots hold.
                 for visit in visits:
                     visit.insert()

@@ -98,6 +98,8 @@ class Layout:
 
     def flat(self, tensor: Tensor) -> Tensor:
         """A 1-D real view of ``tensor`` in storage order; a copy only where its own order differs."""
+        if self.contiguous and not self.complex and type(tensor) is Tensor and tensor.is_contiguous():
+            return tensor.view(-1)  # the usual case, and every gradient of every step
         tensor = local(tensor)
         if self.complex:
             tensor = tensor.resolve_conj().resolve_neg()

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from .memory import Memory, Part
 
 BLOCK = 1 << 16
-SMALL = 1 << 14
+SMALL = 1 << 14  # a matrix product adds up in fewer lanes than a dot product: this block is as exact as that one
+FEW_SLOTS = 4
 DEVICE_BLOCK = 1 << 20  # products there are summed in float64: the block bounds a temporary, not an error
 
 
@@ -65,7 +66,7 @@ def squares(grads: Sequence[Tensor | None], parts: Sequence[Part], device: torch
     """
     present = [(i, g, part.work) for i, (g, part) in enumerate(zip(grads, parts)) if g is not None]
     if all(on_host(g) for _, g, _ in present):
-        total = _host_squares(present, len(parts)).to(device)
+        total = torch.tensor(_host_squares(present, len(parts)), dtype=torch.float64, device=device)
         if not all(part.counts for part in parts):
             total = total * torch.tensor([float(part.counts) for part in parts], dtype=torch.float64, device=device)
     else:
@@ -81,14 +82,14 @@ def squares(grads: Sequence[Tensor | None], parts: Sequence[Part], device: torch
     return total
 
 
-def _host_squares(present: Sequence[tuple[int, Tensor, torch.dtype]], count: int) -> Tensor:
+def _host_squares(present: Sequence[tuple[int, Tensor, torch.dtype]], count: int) -> list[float]:
     """The same on a CPU: one dot product per block, added up in Python numbers, which are float64."""
     total = [0.0] * count
     for i, g, work in present:
         for block in g.split(BLOCK) if g.numel() > BLOCK else (g,):
             block = block if block.dtype == work else block.to(work)
             total[i] += torch.dot(block, block).item()
-    return torch.tensor(total, dtype=torch.float64)
+    return total
 
 
 def _row_dots(part: Part, g: Tensor, square: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -96,39 +97,48 @@ def _row_dots(part: Part, g: Tensor, square: Tensor) -> tuple[Tensor, Tensor, Te
 
     ``square`` is ``|g|^2`` as it is known already.
     """
-    slots, length = part.slots, part.layout.length
-    exact = slots.is_exact
-    stored = g if exact else slots.decode(*slots.encode(g))
-    host = on_host(g)
-    if not (exact and host):  # elsewhere it was summed in float32
+    slots = part.slots
+    host, exact = on_host(g), slots.is_exact
+    stored = g if exact or host else slots.decode(*slots.encode(g))
+    if not host:  # there it was summed in float32
         square = dot(stored, stored, part.work)
     dots: list[Tensor] = []
     rows: list[Tensor] = []
-    wanted = [(g, dots)] if exact else [(g, dots), (stored, rows)]
-    for start, stop in _blocks(length, host):
+    own = 0.0
+    for start, stop in _blocks(part.layout.length, host):
         G = slots.columns(start, stop)
-        for x, out in wanted:
-            x = x[start:stop].to(part.work)
-            if host and length <= SMALL:
-                out.append(torch.mv(G, x))  # one call; for more values the dot products are faster
-            elif host:
-                out += [torch.dot(G_i, x) for G_i in G.unbind(0)]
-            else:
-                out.append((G * x).sum(-1, dtype=torch.float64))
-    C = slots.values.shape[0]
-    nothing = torch.zeros(C, dtype=torch.float64, device=part.device)
-    a = torch.stack(dots).view(-1, C).sum(0, dtype=torch.float64) if dots else nothing
-    r = torch.stack(rows).view(-1, C).sum(0, dtype=torch.float64) if rows else a
+        x = g[start:stop].to(part.work)
+        dots += _dots(G, x, host)
+        if exact:
+            continue
+        y = slots.decode(*slots.encode(g[start:stop])) if host else stored[start:stop].to(part.work)
+        rows += _dots(G, y, host)
+        if host:
+            own += torch.dot(y, y).item()
+    nothing = torch.zeros(slots.values.shape[0], dtype=torch.float64, device=part.device)
+    a = torch.stack(dots).sum(0, dtype=torch.float64) if dots else nothing
+    r = torch.stack(rows).sum(0, dtype=torch.float64) if rows else a
+    if host and not exact:
+        square = torch.tensor(own, dtype=torch.float64)
     return a, r, square
+
+
+def _dots(G: Tensor, x: Tensor, host: bool) -> list[Tensor]:
+    """Vectors ``(C,)`` that add up to ``G x``."""
+    if not host:  # there a matrix product may round to TF32
+        return [(G * x).sum(-1, dtype=torch.float64)]
+    if x.numel() > SMALL and G.shape[0] <= FEW_SLOTS:
+        return [torch.stack([torch.dot(G_i, x) for G_i in G.unbind(0)])]
+    return [torch.mv(G[:, i : i + SMALL], x[i : i + SMALL]) for i in range(0, x.numel(), SMALL)]
 
 
 def measure(memory: Memory, grads: Sequence[Tensor | None]) -> Sums:
     """Pass 1 of a step: everything that is decided by, from this step's flat gradients (``None`` counts as zero)."""
     parts, device, C = memory.parts, memory.device, memory.topC
-    square_of = squares(grads, parts, device)
-    columns = [square_of[:, None]]
     cosine = memory.policy.needs_cosine and any(not part.damps for part in parts)
     damping = any(part.damps for part in parts)
+    square_of = squares(grads, parts, device)
+    columns = [square_of[:, None]]
     rounded = damping and any(part.damps and not part.slots.is_exact for part in parts)
     zero = torch.zeros((), dtype=torch.float64, device=device)
 

@@ -1,8 +1,8 @@
 """The plain path: a memory's part of a step in ordinary torch operations.
 
 Two twins. Where the tables can be read (a CPU), the decision is taken to the host: a gradient that is not stored costs
-nothing, and big tensors are worked through in blocks that stay in cache. On an accelerator and under ``torch.compile``
-nothing is looked at: every choice is a ``where``, every slot an index that only the device knows.
+nothing, and big tensors are worked through in blocks that stay in cache (blocks.py). On an accelerator and under
+``torch.compile`` nothing is looked at: every choice is a ``where``, every slot an index that only the device knows.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import blocks
 from .aggregate import PICKS, adding_weights, damping_weights, insert_in_gram, pick
 from .host import HostDecision, knows
 from .layout import like
@@ -22,7 +23,7 @@ from .memory import REFRESH_STEPS_PER_SLOT, SMALLEST_REFRESH, Memory, Part
 from .policies import Decision, Tables, advance, decide
 from .slots import SCALE_BLOCK, saturate
 
-BLOCK = 1 << 17  # values: four arrays of them are about what a core can keep in cache
+DEVICE_BLOCK = 1 << 20  # values
 _FEW = 1 << 14  # values of a tensor that is worked on in a list with others
 
 
@@ -37,7 +38,7 @@ class Visit:
         self.host = not torch.compiler.is_compiling() and (on_host(memory.born) or offloaded)
         self._decision: Decision | None = None
         self._weights: dict[Any, Any] = {}
-        self.stored: set[Part] = set()
+        self.stored: set[Part] = set()  # whose insertion is done
         with torch.no_grad():
             self.grads = [None if g is None else part.layout.flat(g.detach()) for part, g in zip(parts, grads)]
             self.sums: Sums = measure(memory, self.grads)
@@ -90,18 +91,31 @@ class Visit:
     def _flat_directions(self) -> list[Tensor | None]:
         out: list[Tensor | None] = [None] * len(self.grads)
         few: list[int] = []
-        for i, (part, g) in enumerate(zip(self.memory.parts, self.grads)):
+        for i in range(len(self.grads) - 1, -1, -1):  # backwards: see blocks.py
+            part, g = self.memory.parts[i], self.grads[i]
             if g is None or (self.host and not self._has_entries(part)):
                 continue
-            if part.damps:
-                out[i] = self._damped(part, g)
-            elif part.layout.length <= _FEW and self._in_lists(part, g):
+            if not part.damps and part.layout.length <= _FEW and self._in_lists(part, g):
                 few.append(i)
+            elif self.host and on_host(g):
+                out[i] = self._in_blocks(part, g)
             else:
-                out[i] = self._added_on_host(part, g) if self.host else self._added(part, g)
+                out[i] = self._damped(part, g) if part.damps else self._added(part, g)
         for i, d in zip(few, self._added_in_lists(few)):
             out[i] = d
         return out
+
+    def _in_blocks(self, part: Part, g: Tensor) -> Tensor:
+        """On a CPU: the direction, and in the same visit the insertion where nothing is rounded for it."""
+        early = self.accept[part.row] and part.slots.is_exact and g.dtype == part.work
+        source = None if part.damps else self._source(part)
+        early = early and (part.damps or source is part.sum)
+        slot = self.slot[part.row] if early else None
+        if early:
+            self.stored.add(part)
+        if source is None:
+            return blocks.damp(part, g, self._damping(part).to(part.device, part.work), slot)
+        return blocks.add(part, g, source, self._adding(part), slot)
 
     def _has_entries(self, part: Part) -> bool:
         return self.live[part.row] > 0 and self.finite[part.row]
@@ -160,68 +174,19 @@ class Visit:
         # A sum of two half values may be too large for one; a gradient that was not finite stays as it is.
         return torch.where(self.decision.finite[part.row].to(part.device), saturate(d, g.dtype), g)
 
-    def _added_on_host(self, part: Part, g: Tensor) -> Tensor:
-        scale, share = self._adding(part)
-        source = self._source(part)
-        d = scratch_like(part, g)
-        if g.dtype != part.work:
-            for into, g_, x in zip(d.split(BLOCK), g.split(BLOCK), source.split(BLOCK)):
-                into.copy_(saturate(torch.add(g_.to(part.work), x, alpha=share).mul_(scale), g.dtype))
-            return d
-        if self.accept[part.row] and part.slots.is_exact and source is part.sum:
-            self._add_and_store(part, g, d, scale, share)
-            return d
-        for into, g_, x in zip(d.split(BLOCK), g.split(BLOCK), source.split(BLOCK)):
-            torch.add(g_, x, alpha=share, out=into)
-            if scale != 1:
-                into.mul_(scale)
-        return d
-
-    def _add_and_store(self, part: Part, g: Tensor, d: Tensor, scale: float, share: float) -> None:
-        """NOTE [stored early]: direction and insertion in one visit, while the blocks are in cache.
-
-        The step was decided before, and nothing reads this row or this sum until the next one, so the order is free;
-        it saves a sixth of the step. The tables follow in ``insert``, after the base's step.
-        """
-        assert part.sum is not None
-        row = part.slots.values[self.slot[part.row]]
-        for into, g_, x, old in zip(d.split(BLOCK), g.split(BLOCK), part.sum.split(BLOCK), row.split(BLOCK)):
-            torch.add(g_, x, alpha=share, out=into)
-            if share == 1:
-                torch.sub(into, old, out=x)
-            else:
-                x.sub_(old).add_(g_)
-            old.copy_(g_)
-            if scale != 1:
-                into.mul_(scale)
-        self.stored.add(part)
-
     def _damped(self, part: Part, g: Tensor) -> Tensor:
         """``d = g - sum_i w_i G_i``: the second pass over the slots, in blocks of columns."""
         w = self._damping(part).to(part.device, part.work)
         C, length = part.slots.values.shape
-        cpu = on_host(g)
-        block = 1 << 20
-        if cpu:
-            # Slots that must be decoded get room for 4 MB of them.
-            block = 1 << 18 if part.slots.is_exact else -(-(1 << 20) // C // SCALE_BLOCK) * SCALE_BLOCK
-        d = scratch_like(part, g) if cpu else torch.empty_like(g)
-        for start in range(0, length, block):
-            stop = min(start + block, length)
+        finite = self.decision.finite[part.row].to(part.device)
+        d = torch.empty_like(g)
+        for start in range(0, length, DEVICE_BLOCK):
+            stop = min(start + DEVICE_BLOCK, length)
             G = part.slots.columns(start, stop)
             g_ = g[start:stop].to(part.work)
-            into = d[start:stop]
-            if not cpu:
-                # Row by row: a matrix product may round to TF32.
-                for i in range(C):
-                    g_ = torch.addcmul(g_, G[i], w[i], value=-1)
-                finite = self.decision.finite[part.row].to(part.device)
-                into.copy_(torch.where(finite, saturate(g_, g.dtype), g[start:stop]))
-                continue
-            if g.dtype == part.work:
-                torch.addmv(g_, G.t(), w, alpha=-1, out=into)
-            else:
-                into.copy_(saturate(torch.addmv(g_, G.t(), w, alpha=-1), g.dtype))
+            for i in range(C):  # row by row: a matrix product may round to TF32
+                g_ = torch.addcmul(g_, G[i], w[i], value=-1)
+            d[start:stop].copy_(torch.where(finite, saturate(g_, g.dtype), g[start:stop]))
         return d
 
     def _damping(self, part: Part) -> Tensor:
@@ -279,7 +244,7 @@ class Visit:
             if not self.host:
                 self._insert(part, g)
             elif self.accept[part.row] and part not in self.stored:
-                self._insert_on_host(part, g, self.slot[part.row])
+                blocks.store(part, g, self.slot[part.row])
         if memory.gram is not None and not (self.host and not any(self.accept)):
             row, square, decision = self.sums.row, self.sums.own_square, self.decision
             assert row is not None
@@ -326,24 +291,6 @@ class Visit:
             torch._foreach_add_(totals, news)
         torch._foreach_copy_(rows, grads)
         self.stored.update(part for part, _ in chosen)
-
-    def _insert_on_host(self, part: Part, g: Tensor | None, k: int) -> None:
-        slots = part.slots
-        if g is None:
-            g = torch.zeros(part.layout.length, dtype=part.work, device=part.device)
-        if not slots.is_exact or g.dtype != part.work:
-            values, scale = slots.encode(g)
-            if part.sum is not None:
-                part.sum.sub_(slots.row(k)).add_(slots.decode(values, scale))
-            slots.write(k, values, scale)
-            return
-        row = slots.values[k]
-        if part.sum is None:
-            row.copy_(g)
-            return
-        for total, old, new in zip(part.sum.split(BLOCK), row.split(BLOCK), g.split(BLOCK)):
-            total.sub_(old).add_(new)
-            old.copy_(new)
 
     def _insert(self, part: Part, g: Tensor | None) -> None:
         slots = part.slots
@@ -403,11 +350,3 @@ class Visit:
         start = ((clock + part.number) % steps).clamp(max=slices - 1) * length
         index = (start + torch.arange(length, device=part.device)).clamp(max=part.layout.length - 1)
         part.sum.index_copy_(0, index, part.slots.columns_at(index).sum(0))
-
-
-def scratch_like(part: Part, g: Tensor) -> Tensor:
-    """A buffer that is kept from step to step: on a CPU a fresh one costs more than the arithmetic."""
-    kept = part.scratch
-    if kept is None or kept.dtype != g.dtype or kept.numel() != g.numel():
-        kept = part.scratch = torch.empty_like(g)
-    return kept

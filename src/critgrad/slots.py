@@ -100,9 +100,16 @@ class Slots:
         scale = scale.to(self.device, self.work, non_blocking=True)
         return values * scale.repeat_interleave(SCALE_BLOCK, dim=-1)[..., : values.shape[-1]]
 
-    def row(self, k: int) -> Tensor:
-        """Row ``k`` as the memory sees it; a view of the store where nothing was rounded."""
-        return self.decode(self.values[k], None if self.scale is None else self.scale[k])
+    def row(self, k: int, start: int = 0, stop: int | None = None) -> Tensor:
+        """Row ``k``, or a piece of it, as the memory sees it; a view of the store where nothing was rounded.
+
+        ``start`` is a multiple of ``SCALE_BLOCK``, here and below.
+        """
+        values = self.values[k, start:stop]
+        if self.scale is None:
+            return self.decode(values, None)
+        first = start // SCALE_BLOCK
+        return self.decode(values, self.scale[k, first : first + scale_blocks(values.numel())])
 
     def row_at(self, k: Tensor) -> Tensor:
         """The same for an index that only the device knows."""
@@ -111,7 +118,7 @@ class Slots:
         return self.decode(codes, None if self.scale is None else self.scale.index_select(0, k).squeeze(0))
 
     def columns(self, start: int, stop: int) -> Tensor:
-        """All rows of some columns ``(C, stop - start)``; ``start`` is a multiple of ``SCALE_BLOCK``."""
+        """All rows of some columns: ``(C, stop - start)``."""
         scale = None
         if self.scale is not None:
             scale = self.scale[:, start // SCALE_BLOCK : scale_blocks(stop)]
@@ -124,11 +131,12 @@ class Slots:
             return values
         return values * self.scale.index_select(1, index // SCALE_BLOCK).to(self.device, self.work)
 
-    def write(self, k: int, values: Tensor, scale: Tensor | None) -> None:
-        """Row ``k`` becomes what ``encode`` gave."""
-        self.values[k].copy_(values, non_blocking=True)
+    def write(self, k: int, values: Tensor, scale: Tensor | None, start: int = 0) -> None:
+        """Row ``k`` becomes what ``encode`` gave, from ``start`` on."""
+        self.values[k, start : start + values.numel()].copy_(values, non_blocking=True)
         if self.scale is not None and scale is not None:
-            self.scale[k].copy_(scale, non_blocking=True)
+            first = start // SCALE_BLOCK
+            self.scale[k, first : first + scale.numel()].copy_(scale, non_blocking=True)
 
     def write_at(self, k: Tensor, accept: Tensor, values: Tensor, scale: Tensor | None) -> None:
         """Write row ``k`` if ``accept``; otherwise what is there is written back."""

@@ -19,7 +19,7 @@ SMALL = ("digits-mlp", "mnist-logreg", "mnist-mlp", "covtype-logreg", "rcv1-logr
 
 
 def test_the_small_tasks_and_cifar10_are_registered():
-    assert set(registered()) == {*SMALL, "cifar10-convnet"}
+    assert {*SMALL, "cifar10-convnet"} <= set(registered())
 
 
 @pytest.mark.parametrize("task", [*SMALL, "cifar10-convnet"])
@@ -110,7 +110,7 @@ def test_unknown_and_missing_entries_of_a_file_are_named(tmp_path: Path):
 
 def test_a_task_without_registration_says_which_have_one():
     with pytest.raises(FileNotFoundError, match="digits-mlp"):
-        find("ptb-lstm")
+        find("multiwoz-roberta")
 
 
 def test_every_tuned_arm_of_a_family_has_the_same_number_of_trials():

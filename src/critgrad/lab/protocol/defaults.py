@@ -138,11 +138,13 @@ def chosen_hyper(task: str, optimizer: str) -> dict[str, Any]:
     """
     family = recipe_of(optimizer).family
     name = task.split("@")[0]
-    if (FOLDER / f"{name}.json").exists():
-        rows = [row for row in load_defaults(name).arms if row.optimizer == optimizer and row.arm in _OWN_ARMS]
-        rows.sort(key=lambda row: (row.family != family, _OWN_ARMS.index(row.arm)))
-        if rows:
-            return dict(rows[0].hyper)
+    # What was chosen for the variant itself comes first: another batch size wants another learning rate.
+    for known in dict.fromkeys((task.replace("@tiny", ""), name)):
+        if (FOLDER / f"{known}.json").exists():
+            rows = [row for row in load_defaults(known).arms if row.optimizer == optimizer and row.arm in _OWN_ARMS]
+            rows.sort(key=lambda row: (row.family != family, _OWN_ARMS.index(row.arm)))
+            if rows:
+                return dict(rows[0].hyper)
     for best in paper_values.BEST:
         if (best.task, best.optimizer) == (name, optimizer):
             return dict(best.hyper)

@@ -1,0 +1,174 @@
+"""The announcements of the language models, CIFAR-100, SNLI and MultiWOZ: whole, and runnable on their tiny twins."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from protocol_helpers import ToyLedger, finish, registration, result
+
+from critgrad.lab.ledger import Ledger
+from critgrad.lab.protocol import Fair, Outcome, chosen_hyper, confirm, defaults, fair, find, registered, tables, write_defaults
+from critgrad.lab.protocol.confirm import confirmation
+from critgrad.lab.protocol.outcome import EFFECTS
+from critgrad.lab.protocol.registration import Registration, from_dict
+from critgrad.lab.tasks import task_of
+from critgrad.lab.train import train
+
+LARGE = ("ptb-lstm@b420", "wikitext2-lstm@b420", "cifar100-convnet", "snli-lstm", "multiwoz-bilstm")
+TUNED = ("base", "C", "F", "rival", "momentum")
+
+
+@pytest.mark.parametrize("task", LARGE)
+def test_an_announcement_of_a_large_task_is_whole(task: str) -> None:
+    r = find(task)
+    assert task in registered()
+    assert (r.task, r.engine, r.trials, r.tuning_seeds, r.race) == (task, "single", 8, (1000,), None)
+    assert set(r.families) == {"Adam", "SGDM"}
+    assert set(TUNED) <= set(r.arms)
+    assert len(r.report_seeds) == (10 if task.startswith("ptb") else 5)
+    assert r.timing is not None
+    assert not {*r.timing.seeds} & {*r.report_seeds, *r.tuning_seeds}
+    assert {p.arm: p.against for p in r.primary} == dict.fromkeys(("F", "C"), ("base", "rival", "momentum"))
+    known = task_of(task, r.trial_settings)
+    assert (r.metric, r.higher_is_better) == (known.metric.name, known.metric.higher_is_better)
+    assert {"families", "space", "target", "seeds", "epochs", "precision", "budget", "timing", "arms"} <= set(r.notes)
+    assert from_dict(json.loads(r.dumps())).hash == r.hash
+
+
+def test_penn_treebank_has_all_arms_of_the_decomposition() -> None:
+    needed = {name for effects in EFFECTS.values() for _, a, b in effects for name in (a, b)}
+    assert needed <= set(find("ptb-lstm@b420").arms)
+
+
+def test_products_of_the_language_models_may_use_tf32_and_the_notes_say_so() -> None:
+    for task in LARGE:
+        r = find(task)
+        assert (r.settings == {"tf32": True}) == ("lstm@b420" in task)
+        assert "TF32" in r.notes["precision"] or "tf32" in r.notes["precision"]
+
+
+@pytest.mark.parametrize("task", LARGE)
+def test_the_first_round_is_eight_points_for_each_of_ten_arms(task: str) -> None:
+    plan = fair(task).plan(ToyLedger())
+    assert len(plan) == 80
+    lrs = {(role.family, role.arm): set() for planned in plan for role in planned.roles}
+    for planned in plan:
+        assert planned.trial.registration == find(task).hash
+        for role in planned.roles:
+            lrs[role.family, role.arm].add(planned.trial.hyper["lr"])
+    assert len(lrs) == 10
+    for family in ("Adam", "SGDM"):
+        assert len({frozenset(lrs[family, arm]) for arm in TUNED}) == 1  # all arms share the learning rates
+
+
+def small(task: str) -> Registration:
+    """An announcement on its task's tiny twin: two points, one epoch, two seeds."""
+    r = find(task)
+    name = f"{task}@tiny"
+    return replace(
+        r,
+        task=name,
+        trials=2,
+        epochs=1,
+        batch_size=task_of(name).batch_size,
+        report_seeds=(0, 1),
+        timing=replace(r.timing, epochs=2),
+        widenings=0,
+        path=None,
+    )
+
+
+def swept(r: Registration, folder: Path) -> Outcome:
+    track = Fair(r)
+    with Ledger.open(folder / "runs.db", write=True, create=True) as book:
+        for _ in range(12):
+            plan = track.plan(book)
+            if not plan:
+                break
+            for planned in plan:
+                book.add(planned.trial, train(planned.trial), planned.roles)
+        return tables(book, r)
+
+
+@pytest.mark.parametrize("task", [pytest.param(task, marks=pytest.mark.slow) for task in LARGE])
+def test_an_announcement_runs_to_its_end_on_the_tiny_twin(task: str, tmp_path: Path) -> None:
+    found = swept(small(task), tmp_path)
+    assert found.complete
+    assert found.decided
+    assert found.missing == ()
+    assert {(row.family, row.arm) for row in found.arms} == {(f, a) for f in ("Adam", "SGDM") for a in find(task).arms}
+    assert len(found.primary) == 4
+    assert not any(row.testable for row in found.primary)
+    assert {row.arm for row in found.decompositions} == ({"C", "F"} if task.startswith("ptb") else set())
+
+
+# -- the winner at another batch size ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def done() -> Outcome:
+    """The plan of Penn Treebank on the made-up task, whose best memory is Adam_F."""
+    r = replace(find("ptb-lstm@b420"), lr=registration().lr, path=None)
+    track, ledger = Fair(r), ToyLedger()
+    finish(track, ledger, lambda trial: result(trial, worst=100.0, higher=False))
+    return tables(ledger, r)
+
+
+def test_the_winner_is_checked_with_its_own_options_fixed_and_the_learning_rate_searched(done: Outcome) -> None:
+    r = confirmation(done, "ptb-lstm", epochs=20, trials=6)
+    assert (r.task, r.batch_size, r.epochs, r.trials, r.families) == ("ptb-lstm", 20, 20, 6, ("Adam",))
+    assert r.arms == ("base", "F", "rival", "momentum")
+    assert [(p.arm, p.against) for p in r.primary] == [("F", ("base", "rival", "momentum"))]
+    assert r.settings == {"tf32": True}
+    assert "Adam_F of ptb-lstm@b420" in r.notes["confirms"]
+    chosen = {arm: done.arm("Adam", arm).hyper for arm in ("F", "momentum")}
+    plan = Fair(r).plan(ToyLedger())
+    assert len(plan) == 4 * 6
+    for planned in plan:
+        arm = planned.roles[0].arm
+        fixed = {name: value for name, value in chosen.get(arm, {}).items() if name != "lr"}
+        assert fixed.items() <= planned.trial.hyper.items()
+    assert len({planned.trial.hyper["lr"] for planned in plan}) == 6
+    assert from_dict(json.loads(r.dumps())).hash == r.hash
+
+
+def test_another_family_can_be_asked_for(done: Outcome) -> None:
+    assert confirmation(done, "ptb-lstm", family="SGDM").families == ("SGDM",)
+    with pytest.raises(ValueError, match="'SGD'"):
+        confirmation(done, "ptb-lstm", family="SGD")
+
+
+def test_only_a_finished_experiment_on_the_same_task_is_checked(done: Outcome) -> None:
+    for task in ("wikitext2-lstm", "ptb-lstm@b420"):
+        with pytest.raises(ValueError, match=task):
+            confirmation(done, task)
+    with pytest.raises(ValueError, match="not finished"):
+        confirmation(replace(done, primary=()), "ptb-lstm")
+
+
+def test_the_check_is_written_once(
+    done: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Ledger.open(tmp_path / "runs.db", write=True, create=True):
+        pass
+    monkeypatch.setattr(confirm, "tables", lambda source, plan: done)
+    words = [str(tmp_path / "runs.db"), "ptb-lstm@b420", "ptb-lstm", "--out", str(tmp_path / "ptb-lstm.json")]
+    assert confirm.main(words) == 0
+    assert "Commit it" in capsys.readouterr().out
+    assert from_dict(json.loads((tmp_path / "ptb-lstm.json").read_text())).task == "ptb-lstm"
+    assert confirm.main(words) == 1
+    assert "there already" in capsys.readouterr().err
+    assert confirm.main([str(tmp_path / "none.db"), *words[1:]]) == 1
+
+
+def test_choices_of_a_variant_go_before_those_of_the_task(
+    done: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(defaults, "FOLDER", tmp_path)
+    write_defaults(replace(done, standing=replace(done.standing, commit="0" * 40), pending={}))
+    assert chosen_hyper("ptb-lstm@b420", "Adam_F") == done.arm("Adam", "F").hyper
+    assert chosen_hyper("ptb-lstm@b420@tiny", "Adam_F") == done.arm("Adam", "F").hyper
+    assert chosen_hyper("ptb-lstm", "Adam") == {"lr": 0.0001, "beta1": 0.9, "beta2": 0.999}
