@@ -5,6 +5,7 @@
 #   make doctest    the examples in the docstrings    make lint       ruff: rules and format
 #   make types      mypy                              make coverage   test-all, then htmlcov/
 #   make docs       the documentation, in build/site  make results    docs/results.md from the published ledgers
+#   make suite      build/suite.html: the report of the published ledgers
 #   make bench      step times and memory             make clean      remove what make made
 #
 # ARGS is handed on: make test ARGS="-k checkpoint", make compare ARGS="--seeds 10".
@@ -26,7 +27,7 @@ TRITON  := triton==3.6.0
 KERNELS := TRITON_INTERPRET=1 $(PYTEST) tests/kernels -W ignore::DeprecationWarning
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compare test test-all doctest lint format types coverage docs results bench clean
+.PHONY: help setup compare test test-all doctest lint format types coverage docs results suite bench clean
 
 help:
 	@sed -n '/^#   make/s/^# //p' Makefile
@@ -77,6 +78,14 @@ docs: $(READY)
 
 results: $(READY)
 	$(BIN)/python -m critgrad.lab.results_page results/*.db.xz --out docs/results.md
+
+# What was withdrawn, and the runs that only show that a task trains, are in no comparison.
+SUITE := $(filter-out results/withdrawn.db.xz results/every-task.db.xz,$(wildcard results/*.db.xz))
+
+suite: $(READY)
+	mkdir -p build && rm -f build/suite.db
+	$(BIN)/critgrad merge build/suite.db $(SUITE)
+	$(BIN)/critgrad report --ledger build/suite.db --out build/suite.html --title "critgrad: the suite" $(ARGS)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/step_time.py $(ARGS)

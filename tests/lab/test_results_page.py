@@ -13,6 +13,7 @@ from critgrad.lab.results_page.claims import CLAIMS, verdicts
 from critgrad.lab.results_page.findings import Books, Findings, gather
 from critgrad.lab.results_page.rules import HOLDS, NOT_SEEN, NOT_TESTED, UNTUNED
 from critgrad.lab.results_page.text import interval, table
+from critgrad.lab.search import find as find_search
 from critgrad.lab.statistics import Interval, Pair, Speedup, judge, speedup
 from critgrad.lab.transfer import merge
 
@@ -126,13 +127,31 @@ def test_best_of_eight_waits_until_it_is_decided() -> None:
     assert rules.best_of_eight({}, tasks(9, 0)).verdict == NOT_TESTED
 
 
-def test_the_largest_gain_needs_all_tasks_to_be_not_seen() -> None:
-    some, all_nine = {"ptb": 0.01}, {f"t{i}": 0.01 for i in range(9)}
-    assert rules.up_to({"ptb": 0.25}, {}).verdict == HOLDS
-    assert rules.up_to(some, {"ptb": 0.3}).verdict == NOT_TESTED
-    assert rules.up_to(all_nine, {}).verdict == NOT_SEEN
-    assert rules.up_to(all_nine, {"ptb": 0.3}).verdict == UNTUNED
-    assert rules.up_to({}, {}).verdict == NOT_TESTED
+def test_the_largest_gain_is_not_seen_once_the_tasks_that_should_have_it_were_run() -> None:
+    needed = ["ptb", "wikitext"]
+    some, both = {"ptb": 0.01, "cifar": 0.02}, {"ptb": 0.01, "wikitext": 0.02}
+    assert rules.up_to({"ptb": 0.25}, {}, needed).verdict == HOLDS
+    assert rules.up_to(some, {"ptb": 0.3}, needed).verdict == NOT_TESTED
+    assert rules.up_to(both, {}, needed).verdict == NOT_SEEN
+    assert rules.up_to(both, {"ptb": 0.3}, needed).verdict == UNTUNED
+    assert rules.up_to({}, {"ptb": 0.3}, needed).verdict == NOT_TESTED
+    assert rules.up_to(both, {}, needed).effect == "largest gain 2.0% on wikitext tuned alike"
+
+
+def times(*seconds: float) -> dict:
+    points = [{"topC": topC, "epoch_seconds": value} for topC, value in zip((0, 5, 10, 20, 50, 100), seconds)]
+    return {"points": points, "paper_minutes": (0.3, 0.5, 0.6, 0.8, 1.4, None)}
+
+
+def test_time_grows_linearly_where_a_rising_line_describes_every_task() -> None:
+    line, flat = times(1.0, 1.5, 2.0, 3.0, 6.0, 11.0), times(1.0, 1.5, 1.51, 1.5, 1.5, 1.51)
+    bent = times(1.0, 1.0, 3.0, 6.0, 6.5, 6.6)
+    assert rules.grows_linearly([line, line]).verdict == HOLDS
+    assert rules.grows_linearly([line, flat]).verdict == NOT_SEEN
+    assert rules.grows_linearly([bent]).verdict == NOT_SEEN
+    assert rules.grows_linearly([]).verdict == rules.grows_linearly([times(1.0, 2.0)]).verdict == NOT_TESTED
+    assert "describes 1 of 2 tasks" in rules.grows_linearly([line, flat]).effect
+    assert "1.01 to 7.33 times as long (the paper's: 2.80 to 2.80)" in rules.grows_linearly([line, flat]).effect
 
 
 def noise(shift: float) -> dict:
@@ -217,3 +236,16 @@ def test_selection_explains_gains_where_most_of_them_come_from_it() -> None:
     assert rules.selection_explains([above, above, around]).verdict == HOLDS
     assert rules.selection_explains([above, around]).verdict == NOT_SEEN
     assert rules.selection_explains([]).verdict == NOT_TESTED
+
+
+def test_a_search_lists_every_variant_and_says_how_many_were_tried() -> None:
+    (ledger,) = [path for path in LEDGERS if path.name == "search.db.xz"]
+    text = render_results([ledger])
+    section = text.partition("## Search among variants of damping")[2]
+    search = find_search("damping-variants", "digits-mlp")
+    for arm in search.arms:
+        for family in arm.optimizer:
+            assert f"| {arm.name if arm.is_variant else f'**{arm.name}**'} | {arm.optimizer[family]} |" in section
+    assert "best of 16 variants of 32 points each" in section
+    assert "registered in commit" in section
+    assert "## The suite" not in text

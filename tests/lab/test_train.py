@@ -38,7 +38,7 @@ def same(a, b):
     assert curves == set(b.curves) - {"seconds"}
     for name in curves:
         np.testing.assert_array_equal(a.curves[name], b.curves[name], err_msg=name)
-    clocks = {"step_ms", "step_ms_low", "step_ms_high", "train_seconds", "peak_bytes"}
+    clocks = {"step_ms", "step_ms_low", "step_ms_high", "train_seconds", "peak_bytes", "run_bytes"}
     for name in set(a.summary) - clocks:
         assert a.summary[name] == b.summary[name], name
 

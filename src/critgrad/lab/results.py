@@ -30,7 +30,8 @@ class Result:
     ``initial_valid`` (before the first step), ``diverged``, ``epochs``, ``steps``, ``parameters``, ``data_sha256``,
     ``data_state`` (whole, part or synthetic), ``weights`` (random or pretrained), and from single runs ``step_ms``
     (median time of ``optimizer.step``), ``step_ms_low`` and ``step_ms_high`` (quartiles), ``train_seconds``,
-    ``peak_bytes``. A diverged run has the task's worst value as ``valid`` and ``test``.
+    ``peak_bytes`` (of the process) and ``run_bytes`` (without what it held before: data, other runs). A diverged run has
+    the task's worst value as ``valid`` and ``test``.
     """
 
     curves: dict[str, np.ndarray] = field(default_factory=dict)

@@ -64,6 +64,7 @@ class _State:
     step_times: list[float] = field(default_factory=list)
     initial_valid: float = math.nan
     peak_bytes: int = 0
+    run_bytes: int = 0
 
 
 @lru_cache(maxsize=4)
@@ -105,6 +106,8 @@ def train(
     """
     problem = problem_for(trial, device)
     task = problem.task
+    cuda = problem.device.type == "cuda"
+    held = torch.cuda.memory_allocated() if cuda else 0  # the data, and what runs before this one have left
     model = new_model(problem, trial.seed)
     optimizer = build(trial, model.parameters(), task.weight_decay, _replayed(trial, device, graph))
     state = _State()
@@ -116,7 +119,7 @@ def train(
     # A checkpoint of a run with graphs says capturable=True, which is right for such a run only.
     saved = any(group.get("capturable") for group in optimizer.param_groups)
     set_capturable(optimizer, saved and graphs.recorder is not None)
-    if device.startswith("cuda"):
+    if cuda:
         torch.cuda.reset_peak_memory_stats()
     if state.epoch == 0 and not state.curves:
         state.initial_valid = _evaluate(problem, model)[1]
@@ -124,6 +127,9 @@ def train(
     last = task.epochs if stop_after is None else min(stop_after, task.epochs)
     while state.epoch < last and not state.diverged:
         train_loss = _epoch(problem, model, optimizer, trial.seed, state, probes, graphs, on_step)
+        if cuda:
+            peak = torch.cuda.max_memory_allocated()
+            state.peak_bytes, state.run_bytes = max(state.peak_bytes, peak), max(state.run_bytes, peak - held)
         valid_loss, valid, test = _evaluate(problem, model)
         state.epoch += 1
         recorded = probes.epoch()
@@ -194,8 +200,6 @@ def _epoch(
     mean_loss = torch.stack(losses).double().mean().item()  # waits for the device
     state.seconds += time.perf_counter() - begin
     state.step_times += clock.seconds()
-    if cuda:
-        state.peak_bytes = max(state.peak_bytes, torch.cuda.max_memory_allocated())
     return mean_loss
 
 
@@ -297,7 +301,7 @@ def _result(problem: Problem, model: nn.Module, state: _State, origin: dict[str,
         "train_seconds": state.seconds,
     }
     if state.peak_bytes:
-        summary["peak_bytes"] = state.peak_bytes
+        summary |= {"peak_bytes": state.peak_bytes, "run_bytes": state.run_bytes}
     if state.step_times:
         low, middle, high = np.quantile(np.asarray(state.step_times) * 1000, (0.25, 0.5, 0.75))
         summary |= {"step_ms": float(middle), "step_ms_low": float(low), "step_ms_high": float(high)}

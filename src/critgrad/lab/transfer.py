@@ -23,7 +23,7 @@ from .ledger.schema import connect_writer, explained
 from .results import Result
 
 # What a second run of the same trial may give differently: measurements of the machine, not of the optimizer.
-MEASURED = frozenset({"seconds", "train_seconds", "step_ms", "step_ms_low", "step_ms_high", "peak_bytes"})
+MEASURED = frozenset({"seconds", "train_seconds", "step_ms", "step_ms_low", "step_ms_high", "peak_bytes", "run_bytes"})
 
 
 # Curves from which plans and verdicts are computed: the update size that a control must match, the epoch at which a target

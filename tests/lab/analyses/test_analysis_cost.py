@@ -30,7 +30,7 @@ def test_times_are_medians_and_stand_against_the_base():
         return {
             "train_seconds": first + second,
             "step_ms": (1.0 + topC / 5) * slow,
-            "peak_bytes": topC,
+            "run_bytes": topC,
             "curves": clock,
         }
 

@@ -13,7 +13,8 @@ from critgrad.lab.analyses import ANALYSES
 from critgrad.lab.ledger import Ledger, LedgerError, Role
 from critgrad.lab.ledger import records as ledger_records
 from critgrad.lab.protocol import paper_grid, tables
-from critgrad.lab.report import write_report
+from critgrad.lab.report import sections, write_report
+from critgrad.lab.report.figure import Axis, Figure
 from critgrad.lab.report.page import plain
 from critgrad.lab.report.panels import compared
 from critgrad.lab.report.sections import build
@@ -248,3 +249,13 @@ def test_unreachable_is_asked_of_one_memory_at_a_time():
     assert notes_of([row for m in (pairs[:2], pairs[2:]) for row in judge(m)]) == [""] * 4
     six = [Pair("t", f"{base}_C", "C", "base", values[:6], [0.0] * 6, primary=True) for base in ("SGD", "Adam")]
     assert all("unreachable" in note for note in notes_of(judge(six)))
+
+
+def test_a_page_with_too_many_figures_keeps_some_of_every_task():
+    def figure(task, number):
+        return Figure(f"{task}-{number}", f"{task}, fair: {number}", Axis("x"), Axis("y"), ())
+
+    figures = [figure("a", k) for k in range(6)] + [figure("b", k) for k in range(2)]
+    assert sections._of_every_task(figures, 5) == {"a-0", "b-0", "a-1", "b-1", "a-2"}
+    assert sections._shares([3, 100, 10], 33) == [3, 20, 10]
+    assert sections._shares([3, 4], 33) == [3, 4]

@@ -51,7 +51,7 @@ def _runtime(task: str, rows: Sequence[Row]) -> dict[str, Any]:
                 "runs": len(members),
                 "step_ms": float(np.median(steps)) if steps else None,
                 "epoch_seconds": float(np.median([_epoch_seconds(row) for row in members])),
-                "peak_bytes": max((row.summary.get("peak_bytes") or 0) for row in members) or None,
+                "peak_bytes": max((row.summary.get("run_bytes") or 0) for row in members) or None,
             }
         )
     points.sort(key=lambda point: point["topC"])

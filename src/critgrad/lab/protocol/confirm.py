@@ -41,14 +41,22 @@ def confirmation(
     """
     plan = outcome.registration
     if not outcome.decided:
-        raise ValueError(f"The experiment on {outcome.task} is not finished: run it to its end before its winner is checked")
+        raise ValueError(
+            f"The experiment on {outcome.task} is not finished: run it to its end before its winner is checked"
+        )
     if task.split("@")[0] != outcome.task.split("@")[0] or task == outcome.task:
-        raise ValueError(f"Invalid task to check {outcome.task} on: {task!r}, expected the same task in another setting")
+        raise ValueError(
+            f"Invalid task to check {outcome.task} on: {task!r}, expected the same task in another setting"
+        )
     winner = _winner(outcome, family)
     rivals = [arm for arm in ("base", "rival", "momentum") if outcome.arm(winner.family, arm) is not None]
     arms = tuple(name for name in plan.arms if name in (winner.arm, *rivals))
-    note = f"Checks {winner.label} of {outcome.task} (registration {plan.hash[:12]}), the memory with the best value on "
-    note += "its tuning seeds. What was chosen there beside the learning rate is fixed for every arm; the learning rate is "
+    note = (
+        f"Checks {winner.label} of {outcome.task} (registration {plan.hash[:12]}), the memory with the best value on "
+    )
+    note += (
+        "its tuning seeds. What was chosen there beside the learning rate is fixed for every arm; the learning rate is "
+    )
     note += "searched again, with as many points for each arm."
     timing = plan.timing and replace(plan.timing, arms=tuple(arm for arm in plan.timing.arms if arm in arms))
     return replace(
@@ -75,7 +83,9 @@ def confirmation(
 
 
 def _winner(outcome: Outcome, family: str | None) -> ArmResult:
-    found = [row for row in outcome.arms if row.arm in MEMORIES and family in (None, row.family) and row.valid is not None]
+    found = [
+        row for row in outcome.arms if row.arm in MEMORIES and family in (None, row.family) and row.valid is not None
+    ]
     if not found:
         known = ", ".join(outcome.registration.families)
         raise ValueError(f"Invalid family: {family!r}, expected one with a memory that was tuned, of {known}")

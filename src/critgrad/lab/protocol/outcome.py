@@ -201,7 +201,7 @@ def _cost(state: FamilyState, arm: str, view: View, reported: Sequence[Row]) -> 
     def median(name: str) -> float:
         return float(np.median([number(row.summary.get(name)) for row in timed]))
 
-    peaks = [int(row.summary["peak_bytes"]) for row in timed if row.summary.get("peak_bytes")]
+    peaks = [int(row.summary["run_bytes"]) for row in timed if row.summary.get("run_bytes")]
     return Cost(
         median("step_ms"),
         median("step_ms_low"),

@@ -33,8 +33,8 @@ def epoch_seconds(rows: Sequence[Row]) -> float | None:
 
 
 def peak(rows: Sequence[Row]) -> int | None:
-    """The most memory that any of the runs took on the accelerator."""
-    return max((int(row.summary["peak_bytes"]) for row in rows if row.summary.get("peak_bytes")), default=None)
+    """The most memory that any of the runs took on the accelerator, beside its data."""
+    return max((int(row.summary["run_bytes"]) for row in rows if row.summary.get("run_bytes")), default=None)
 
 
 def reached_text(found: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,7 +26,7 @@ from .source import Source, alike, metric_of
 from .table import Cell, Table, interval, interval_record, number, word
 from .verdict_tables import compare_table, fair_tables, paper_table, suite_primaries, suite_table, tally
 
-LARGEST_PAGE = 160  # figures; a ledger of everything has more, and says so
+LARGEST_PAGE = 240  # figures; a ledger of everything has more, and says so
 
 
 @dataclass
@@ -380,15 +379,42 @@ def _count(number: int, word_for: str) -> str:
 
 
 def _capped(report: Report) -> Report:
-    """No more figures than a browser bears."""
+    """No more figures than a browser bears: long sections lose some, of every task alike."""
     count = len(report.figures)
     if count <= LARGEST_PAGE:
         return report
-    share = max(2, math.floor(LARGEST_PAGE / len([s for s in report.sections if any(b.figures for b in s.blocks)])))
-    for section in report.sections:
-        left = share
+    shares = _shares([sum(len(block.figures) for block in section.blocks) for section in report.sections], LARGEST_PAGE)
+    for section, share in zip(report.sections, shares):
+        kept = _of_every_task([figure for block in section.blocks for figure in block.figures], share)
         for block in section.blocks:
-            block.figures, left = block.figures[: max(0, left)], left - len(block.figures)
+            block.figures = tuple(figure for figure in block.figures if figure.id in kept)
     report.left_out = count - len(report.figures)
-    report.banners.append(f"{report.left_out} figures are not drawn: the page keeps the first {share} of each section")
+    report.banners.append(
+        f"{report.left_out} figures are not drawn: too many for one page. `critgrad merge --task` makes a ledger of one task"
+    )
     return report
+
+
+def _shares(counts: Sequence[int], limit: int) -> list[int]:
+    """As many of each as fit in all: what one does not need goes to the others.
+
+    >>> _shares([2, 30, 50, 0], 60)
+    [2, 29, 29, 0]
+    """
+    shares = [0] * len(counts)
+    while (wanting := [i for i, count in enumerate(counts) if shares[i] < count]) and sum(shares) < limit:
+        more = max(1, (limit - sum(shares)) // len(wanting))
+        for i in wanting:
+            shares[i] = min(counts[i], shares[i] + min(more, limit - sum(shares)))
+    return shares
+
+
+def _of_every_task(figures: Sequence[Figure], keep: int) -> set[str]:
+    """The ids of the first figures of each task in turn, so many in all. A title begins with its task."""
+    by_task: dict[str, list[str]] = {}
+    for figure in figures:
+        by_task.setdefault(figure.title.partition(",")[0], []).append(figure.id)
+    in_turn = [
+        ids[k] for k in range(max(map(len, by_task.values()), default=0)) for ids in by_task.values() if k < len(ids)
+    ]
+    return set(in_turn[:keep])

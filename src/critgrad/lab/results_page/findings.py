@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ from ..protocol.suite import SuiteRow, suite, suite_table
 from ..report.panels import PaperRun, paper_runs
 from ..report.source import Source, alike
 from ..statistics import Comparison
+from .text import values
 
 
 class Books(Source):
@@ -40,6 +41,20 @@ class Withdrawn:
     runs: int
     commit: str | None
     reason: str  # what the new announcement says about it
+
+
+@dataclass(frozen=True)
+class Study:
+    """An analysis on one task, with the settings that its runs were given."""
+
+    task: str
+    settings: Mapping[str, Any]
+    data: dict[str, Any]
+
+    @property
+    def settings_text(self) -> str:
+        """``epochs 2, tf32 True``; empty where the task's own hold."""
+        return values(self.settings)
 
 
 class Findings:
@@ -104,15 +119,19 @@ class Findings:
         """The paper's tracks."""
         return paper_runs(self.books)
 
-    def analysis(self, name: str) -> list[dict[str, Any]]:
+    def studies(self, name: str) -> list[Study]:
         """What an analysis gives on every task that has its runs; one entry for each of the settings they were run with."""
         made = ANALYSES[name]
         varied = ("flip_y",) if name == "noise" else ()
         out = []
         for task in sorted(self.books.tasks, key=_place):
             rows = [row for row in self.books.rows(task=task, purpose=made.purpose) if row.trial.registration is None]
-            out += [made.collect(task, members) for _, members in alike(rows, varied)]
+            out += [Study(task, settings, made.collect(task, members)) for settings, members in alike(rows, varied)]
         return out
+
+    def analysis(self, name: str) -> list[dict[str, Any]]:
+        """The numbers of ``studies`` alone."""
+        return [study.data for study in self.studies(name)]
 
     @cached_property
     def once(self) -> list[Row]:

@@ -12,6 +12,9 @@ from ..report.costs import reached_text
 from ..statistics import Comparison, Interval, paired_difference
 from .claims import verdicts
 from .findings import Findings
+from .papers import papers_section
+from .searches import found_searches, searches_section
+from .studies import studies_section
 from .text import fixed, interval, probability, short, table, values
 
 HEAD = """\
@@ -38,7 +41,19 @@ are rounded to about five digits; what is computed here from summaries, choices 
 def render(findings: Findings) -> str:
     """The page."""
     head = HEAD.format(ledgers=", ".join(f"`{name}`" for name in findings.books.names), runs=len(findings.books.done))
-    parts = (_verdicts, _what, _suite, _arms, _decompositions, _papers, _noise, _once, _withdrawn)
+    parts = (
+        _verdicts,
+        _what,
+        _suite,
+        _arms,
+        _decompositions,
+        papers_section,
+        studies_section,
+        _noise,
+        searches_section,
+        _once,
+        _withdrawn,
+    )
     text = "\n".join([head, *[text for part in parts if (text := part(findings))]])
     return re.sub(r"\n{3,}", "\n\n", text)
 
@@ -76,6 +91,10 @@ def _what(findings: Findings) -> str:
         if not outcome.complete:
             state += "; controls missing" if outcome.decided else "; not finished"
         rows.append([outcome.task, "fair", *_origin(mine), f"{len(mine):,}", seeds, state])
+    for track, made, count in found_searches(findings):
+        mine = books.rows(registration=track.search.hash)
+        seeds = f"{len(track.search.tuning_seeds)} tuning"
+        rows.append([made.task, "search", *_origin(mine), f"{count:,}", seeds, made.standing.text])
     tracks: dict[tuple[str, str], list[Row]] = {}
     for row in books.done:
         if row.trial.registration is None:
@@ -218,26 +237,6 @@ def _decompositions(findings: Findings) -> str:
 
 
 # -- the rest ----------------------------------------------------------------------------------------------------------
-
-
-def _papers(findings: Findings) -> str:
-    text = ""
-    for run in findings.papers:
-        rows = [
-            [
-                row.optimizer,
-                values(row.hyper) + "".join(f" ({edge} edge)" for edge in row.edges),
-                str(row.settings_tried),
-                interval(row.test),
-                f"{row.paper.value:g} ± {row.paper.spread:g}" if row.paper else "-",
-                f"{row.diverged}/{row.seeds}",
-            ]
-            for row in run.found
-        ]
-        text += f"\n## {run.track.task}, {run.track.name}\n\n{run.track.label.capitalize()}: beside the paper's table only.\n\n"
-        head = ("optimizer", "chosen", "settings tried", f"test {run.panel.metric}", "the paper's", "diverged")
-        text += table(head, rows, ("settings tried", "diverged"))
-    return text
 
 
 def _noise(findings: Findings) -> str:

@@ -57,6 +57,15 @@ def probability(p: float | None) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
+def seeds_text(count: int) -> str:
+    """How many seeds stand behind a number.
+
+    >>> seeds_text(1), seeds_text(5)
+    ('1 seed', '5 seeds')
+    """
+    return f"{count} seed" if count == 1 else f"{count} seeds"
+
+
 def values(hyper: Mapping[str, Any]) -> str:
     """Hyper-parameters, the learning rate first.
 

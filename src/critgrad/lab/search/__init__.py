@@ -4,7 +4,7 @@ A committed file says what is tried (``searches/*.json``), ``SearchTrack`` plans
 ``standings`` reads what they say. Every variant is listed, with the number tried beside the winner.
 """
 
-from .file import Arm, Rung, Search, find, searches
+from .file import Arm, Rung, Search, find, searches, tasks_of
 from .standings import Confirmed, Line, Standings, standings
 from .track import SearchTrack
 
@@ -19,4 +19,5 @@ __all__ = [
     "find",
     "searches",
     "standings",
+    "tasks_of",
 ]

@@ -134,6 +134,11 @@ def searches() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.json"))
 
 
+def tasks_of(name: str, folder: Path = FOLDER) -> list[str]:
+    """The tasks of a search."""
+    return list(json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))["tasks"])
+
+
 def find(name: str, task: str, folder: Path = FOLDER) -> Search:
     """A search on a task. ``TASK@tiny`` is the same with a few short runs, for tests and for a first look."""
     path = folder / f"{name}.json"

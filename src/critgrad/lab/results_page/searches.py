@@ -1,0 +1,75 @@
+"""The searches among variants: every one that was tried, losers too, with the number tried beside the winner."""
+
+from __future__ import annotations
+
+from ..search import SearchTrack, Standings, find, searches, standings, tasks_of
+from ..tasks import task_of
+from .findings import Findings
+from .text import interval, short, table, values
+
+
+def found_searches(findings: Findings) -> list[tuple[SearchTrack, Standings, int]]:
+    """The searches of which the ledgers have runs, and how many."""
+    out = []
+    for name in searches():
+        for task in tasks_of(name):
+            track = SearchTrack(find(name, task))
+            runs = len(findings.books.rows(registration=track.search.hash))
+            if runs:
+                out.append((track, standings(track, findings.books), runs))
+    return out
+
+
+def searches_section(findings: Findings) -> str:
+    """A table for each task and family."""
+    text = ""
+    for track, made, runs in found_searches(findings):
+        search = track.search
+        text += f"\n### {search.task}\n\n{task_of(search.task).metric.name}, {search.epochs} epochs, "
+        text += f"batch {search.batch_size}; {runs:,} runs; "
+        text += f"{made.standing.text}. Validation values on {len(search.tuning_seeds)} tuning seeds.\n"
+        for family in dict.fromkeys(line.family for line in made.lines):
+            mine = sorted(
+                (line for line in made.lines if line.family == family),
+                key=lambda line: (line.rank is None, line.rank, line.arm),
+            )
+            rows = [
+                [
+                    "-" if line.rank is None else str(line.rank),
+                    line.arm if line.is_variant else f"**{line.arm}**",
+                    line.optimizer,
+                    short(line.valid, 4),
+                    *[
+                        f"{line.minus[name]:+.3f} ({line.better[name]}/{line.seeds})" if name in line.minus else ""
+                        for name in ("base", "rival")
+                    ],
+                    values(line.point) + "".join(f" ({name} at the {end} edge)" for name, end in line.edges.items()),
+                    line.why,
+                ]
+                for line in mine
+            ]
+            head = ("rank", "arm", "optimizer", "valid", "minus base", "minus rival", "best point", "what")
+            text += f"\n{made.verdict(family)}.\n\n" + table(head, rows, head[:1] + head[3:6])
+        confirmed = [row for row in made.confirmed if row.test is not None]
+        if confirmed:
+            against = list(dict.fromkeys(name for row in confirmed for name in row.minus))
+            rows = [
+                [
+                    row.family,
+                    row.arm,
+                    str(row.seeds),
+                    interval(row.test),
+                    *[interval(row.minus[name], "+") if name in row.minus else "" for name in against],
+                ]
+                for row in confirmed
+                if row.test is not None
+            ]
+            fresh = ("family", "arm", "seeds", "test", *[f"minus {name}" for name in against])
+            text += "\nOn fresh seeds, at the points that were chosen:\n\n" + table(fresh, rows, fresh[2:])
+    if not text:
+        return ""
+    title = (
+        "\n## Search among variants of damping\n\nWhat each option means: [Research](research.md). The best of many is "
+    )
+    title += "flattered by the choice: nothing is claimed\nfrom these tables. In brackets: on how many seeds it was better.\n"
+    return title + text

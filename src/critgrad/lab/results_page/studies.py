@@ -1,0 +1,128 @@
+"""Tables of the analyses, for every task that has their runs: sensitivity, ablations, norms, run times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..protocol.paper_values import RUN_TIME_TOPC, RUN_TIMES
+from ..statistics import Interval
+from .findings import Findings, Study
+from .text import fixed, interval, seeds_text, short, table, values
+
+
+def studies_section(findings: Findings) -> str:
+    """All of them; each only where there are runs."""
+    return _sensitivity(findings) + _ablation(findings) + _norms(findings) + _runtime(findings)
+
+
+def _outcome(cell: Mapping[str, Any]) -> str:
+    found = Interval(cell["test"], cell["low"], cell["high"], cell["runs"])
+    return interval(found) + (f" ({cell['diverged']}/{cell['runs']} diverged)" if cell["diverged"] else "")
+
+
+def _seeds(counts: set[int]) -> str:
+    return " or ".join(map(str, sorted(counts)[:-1])) + (" or " if len(counts) > 1 else "") + seeds_text(max(counts))
+
+
+def _title(study: Study) -> str:
+    return study.task + (f", {study.settings_text}" if study.settings_text else "")
+
+
+def _timed_title(study: Study) -> str:
+    settings = {name: value for name, value in study.settings.items() if name != "epochs"}  # always two
+    return study.task + (f", {values(settings)}" if settings else "")
+
+
+def _sensitivity(findings: Findings) -> str:
+    text = ""
+    for study in findings.studies("sensitivity"):
+        data = study.data
+        decays = sorted({cell["decay"] for cell in data["cells"]})
+        cells = {(cell["topC"], cell["decay"]): cell for cell in data["cells"]}
+        chosen = (data["chosen"]["topC"], data["chosen"]["decay"])
+        rows = []
+        for topC in sorted({cell["topC"] for cell in data["cells"]}):
+            line = [_outcome(cells[topC, decay]) if (topC, decay) in cells else "missing" for decay in decays]
+            rows.append([str(topC), *[f"**{c}**" if (topC, d) == chosen else c for c, d in zip(line, decays)]])
+        text += f"\n### {_title(study)}\n\n{data['optimizer']}, test {data['metric']}, "
+        text += (
+            f"{_seeds({cell['runs'] for cell in data['cells']})}; runs that vary nothing have {values(data['chosen'])}"
+        )
+        text += f"{' (bold)' if chosen in cells else ''}.\n\n"
+        text += table(("topC", *[f"decay {decay:g}" for decay in decays]), rows, [f"decay {d:g}" for d in decays])
+    return f"\n## Sensitivity to topC and decay\n{text}" if text else ""
+
+
+def _ablation(findings: Findings) -> str:
+    text = ""
+    for study in findings.studies("ablation"):
+        rows = []
+        counts = set()
+        for name, variants in study.data["studies"].items():
+            for row in variants:
+                counts.add(row["runs"])
+                d = row["difference"]
+                minus = interval(Interval(d["mean"], d["low"], d["high"], row["runs"]), "+") if d else "the default"
+                rows.append([name, row["optimizer"], row["variant"], _outcome(row), minus])
+        text += (
+            f"\n### {_title(study)}\n\n{_seeds(counts)}; differences are paired by seed, positive where the variant is "
+        )
+        text += "better.\n\n"
+        head = ("what is varied", "optimizer", "variant", f"test {study.data['metric']}", "minus the default")
+        text += table(head, rows, head[3:])
+    return f"\n## Ablations\n{text}" if text else ""
+
+
+def _norms(findings: Findings) -> str:
+    rows = []
+    for study in findings.studies("gt-vs-gc"):
+        for line in study.data["lines"]:
+            first, last = (line["gc"][at] / line["gt"][at] if line["gt"][at] else float("nan") for at in (0, -1))
+            found = [short(line["ratio"]), short(first), short(last), short(line["test"], 4)]
+            rows.append([_title(study), str(line["topC"]), str(line["runs"]), *found])
+    if not rows:
+        return ""
+    text = "\n## Norms of the stored gradients\n\nMean norm of the stored gradients over that of the current one, at the ends\n"
+    text += "of epochs.\n\n"
+    head = ("task", "topC", "seeds", "ratio, median", "first epoch", "last epoch", "test")
+    return text + table(head, rows, head[1:])
+
+
+def _runtime(findings: Findings) -> str:
+    known: dict[str, list[Study]] = {}
+    for study in findings.studies("runtime"):
+        known.setdefault(study.task, []).append(study)
+    if not known:
+        return ""
+    rows: list[list[str]] = []
+    devices = sorted({str(study.data["device"]) for found in known.values() for study in found})
+    for task in dict.fromkeys([*RUN_TIMES, *known]):
+        for study in known.get(task, []):
+            points = {point["topC"]: point for point in study.data["points"]}
+            seeds = _seeds({point["runs"] for point in points.values()})
+            rows.append(
+                [_timed_title(study), f"here, s ({seeds})", *[_seconds(points.get(topC)) for topC in RUN_TIME_TOPC]]
+            )
+        if task not in known:
+            rows.append([task, "here", *["not run" for _ in RUN_TIME_TOPC]])
+        if theirs := RUN_TIMES.get(task):
+            rows.append([task, "paper, min", *[_minutes(value, theirs[0]) for value in theirs]])
+    text = "\n## Run times\n\nOne epoch of training with Adam (topC 0) and Adam_C; in brackets as a multiple of Adam's. Here: "
+    text += f"one\nrun after the other, without CUDA graphs, the second epoch; {', '.join(devices)}. The paper's table is of\n"
+    text += "another machine, and of batch sizes that it does not give: compare the multiples.\n\n"
+    head = ("task", "epoch", *[f"topC {topC}" for topC in RUN_TIME_TOPC])
+    return text + table(head, rows, head[2:])
+
+
+def _seconds(point: Mapping[str, Any] | None) -> str:
+    if point is None:
+        return "missing"
+    ratio = "" if not point["topC"] or point["epoch_ratio"] is None else f" ({fixed(point['epoch_ratio'], 2)})"
+    return short(point["epoch_seconds"]) + ratio
+
+
+def _minutes(value: float | None, base: float | None) -> str:
+    if value is None:
+        return "NA"
+    return f"{value:g}" + (f" ({fixed(value / base, 2)})" if base and value != base else "")

@@ -1,0 +1,196 @@
+"""The page of results with what the large tasks will bring, on made-up runs: every cell is there, or named as missing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from report_helpers import add
+
+from critgrad.lab.analyses import ANALYSES, Options
+from critgrad.lab.ledger import Ledger
+from critgrad.lab.protocol import Fair, Standing, find, paper_best, paper_grid
+from critgrad.lab.protocol.committed import document_name
+from critgrad.lab.protocol.paper_values import OPTIMIZERS, RUN_TIMES
+from critgrad.lab.results_page import render_results
+from critgrad.lab.results_page.claims import Verdict, verdicts
+from critgrad.lab.results_page.findings import gather
+from critgrad.lab.results_page.rules import NOT_SEEN, NOT_TESTED
+
+
+def section(text: str, title: str) -> str:
+    """A section of the page, to the next one of its level."""
+    level = title.split()[0]
+    _, _, rest = text.partition(f"\n{title}\n")
+    assert rest, f"no section {title!r}"
+    return rest.partition(f"\n{level} ")[0]
+
+
+def lines_of(text: str, first: str) -> list[list[str]]:
+    """The rows of a table that begin with a word."""
+    cells = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in text.splitlines() if line[:1] == "|"]
+    return [row for row in cells if row[0] == first]
+
+
+def claim(ledgers: list[Path], number: str) -> Verdict:
+    return next(row for row in verdicts(gather(ledgers)) if row.number == number)
+
+
+@pytest.fixture(scope="module")
+def paper(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("paper") / "paper.db"
+    with Ledger.open(path, write=True, create=True) as book:
+        add(book, paper_best("ptb-lstm", seeds=3).plan(book))
+        fast = paper_best("ptb-lstm@b420", seeds=1, settings={"tf32": True}).plan(book)
+        add(book, [planned for planned in fast if planned.trial.optimizer != "SGD_C"])
+        add(book, paper_best("snli-conv", seeds=2).plan(book))
+        few = paper_best("multiwoz-roberta", seeds=1).plan(book)
+        add(book, [planned for planned in few if planned.trial.optimizer in ("Adam", "Adam_C")])
+        add(book, paper_grid("mnist-mlp", seeds=2, trials=2).plan(book))
+    return path
+
+
+def test_the_papers_table_stands_beside_both_batch_sizes_with_their_seeds(paper: Path) -> None:
+    text = section(render_results([paper]), "## ptb-lstm, paper-best")
+    assert "| ptb-lstm (3 seeds) | ptb-lstm@b420, tf32 True (1 seed) | the paper's |" in text
+    (row,) = lines_of(text, "Adam")
+    assert row[-1] == "153.54 ± 1.65"
+    assert "±" in row[2]
+    assert "±" not in row[3]  # one seed has no interval
+    assert len([line for name in OPTIMIZERS for line in lines_of(text, name)]) == 8
+    assert lines_of(text, "SGD_C")[0][3] == "missing"
+    assert "Missing: ptb-lstm@b420, tf32 True: SGD_C." in text
+    assert "Where the setting is not the paper's: the paper gives neither batch size nor epochs" in text
+
+
+def test_the_page_says_which_batch_size_fits_the_papers_table(paper: Path) -> None:
+    text = section(render_results([paper]), "## ptb-lstm, paper-best")
+    (fit,) = [line for line in text.splitlines() if line.startswith("Mean distance")]
+    assert "ptb-lstm " in fit
+    assert "ptb-lstm@b420, tf32 True " in fit
+    assert "rank correlation" in fit
+    assert "Nearest: ptb-lstm" in fit
+    alone = section(render_results([paper]), "## snli-conv, paper-best")
+    assert "Mean distance" in alone
+    assert "Nearest" not in alone
+
+
+def test_roberta_is_shown_and_not_held_against_the_paper(paper: Path) -> None:
+    text = section(render_results([paper]), "## multiwoz-roberta, paper-best")
+    assert "multiwoz-roberta (1 seed)" in text
+    assert "the paper's (not comparable)" in text
+    assert "Not comparable with the paper's column: from random weights" in text
+    assert "Mean distance" not in text
+    assert "Missing: multiwoz-roberta: " in text
+    for number in ("1", "2"):
+        assert "multiwoz-roberta" not in claim([paper], number).ran
+    assert "not comparable, left out: multiwoz-roberta" in claim([paper], "1").effect
+
+
+def test_what_the_paper_settings_say_of_claims_1_and_2_is_told_with_its_seeds(paper: Path) -> None:
+    first, second = claim([paper], "1"), claim([paper], "2")
+    assert first.ran == second.ran == "paper-best: ptb-lstm (3 seeds), snli-conv (2 seeds)"
+    assert (first.verdict, second.verdict) == (NOT_TESTED, NOT_TESTED)
+    assert "of 2 tasks at the paper's settings" in first.effect
+    assert "paper-best: cifar10-convnet, cifar100-convnet, wikitext2-lstm, multiwoz-bilstm" in first.effect
+    assert "at the paper's settings; missing as in (1)" in second.effect
+
+
+def test_the_grid_says_its_seeds(paper: Path) -> None:
+    assert "on the same seeds (2 seeds)" in section(render_results([paper]), "## mnist-mlp, paper-grid")
+
+
+# -- fair experiments --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def fair_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The two language models as announced, on made-up runs."""
+    path = tmp_path_factory.mktemp("fair") / "fair.db"
+    with Ledger.open(path, write=True, create=True) as book:
+        for task in ("ptb-lstm@b420", "wikitext2-lstm@b420"):
+            track = Fair(find(task))
+            text = json.dumps({**asdict(Standing("c" * 40)), "registration": track.registration.to_dict()})
+            book.put_document(document_name(track.registration.hash), text)
+            while planned := track.plan(book):
+                add(book, planned)
+    return path
+
+
+def test_a_variant_stands_for_its_task_and_missing_families_are_named(fair_runs: Path) -> None:
+    first, second = claim([fair_runs], "1"), claim([fair_runs], "2")
+    assert first.ran == second.ran == "fair: ptb-lstm@b420, wikitext2-lstm@b420"
+    assert "0 of 2 tasks tuned alike" in first.effect
+    assert "missing: fair: cifar10-convnet" in first.effect
+    assert (
+        "pairs of the fair experiments: ptb-lstm@b420 (SGD, RMSprop), wikitext2-lstm@b420 (SGD, RMSprop)"
+        in first.effect
+    )
+    assert first.verdict == NOT_TESTED  # two of nine
+    assert second.verdict == NOT_SEEN  # the paper's 23 % are of these two
+
+
+def test_the_sections_of_the_fair_experiments_and_the_decomposition_are_there(fair_runs: Path) -> None:
+    text = render_results([fair_runs])
+    assert "10 report seeds" in section(text, "## ptb-lstm@b420")
+    assert "5 report seeds" in section(text, "## wikitext2-lstm@b420")
+    parts = section(text, "## What the differences are made of")
+    assert {row[1] for row in lines_of(parts, "ptb-lstm@b420")} == {"SGDM_C", "Adam_C", "SGDM_F", "Adam_F"}
+    rows = lines_of(section(text, "### Damping with the memory (`_F`): primary comparisons"), "wikitext2-lstm@b420")
+    assert len(rows) == 2
+    assert all("not testable" in row[-1] for row in rows)
+
+
+# -- analyses ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def analysed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("analysed") / "analysed.db"
+    with Ledger.open(path, write=True, create=True) as book:
+        for name in ("sensitivity", "ablation", "gt-vs-gc"):
+            add(book, ANALYSES[name].plan(book, "ptb-lstm@b420", Options(3, {"epochs": 4, "tf32": True})))
+        add(book, ANALYSES["gt-vs-gc"].plan(book, "multiwoz-roberta", Options(1)))
+        for task in ("ptb-lstm", "multiwoz-roberta"):
+            add(book, ANALYSES["runtime"].plan(book, task, Options(2)))
+    return path
+
+
+def test_analyses_have_tables_with_their_settings_and_seeds(analysed: Path) -> None:
+    text = render_results([analysed])
+    cells = section(text, "## Sensitivity to topC and decay")
+    assert "### ptb-lstm@b420, epochs 4, tf32 True" in cells
+    assert "3 seeds" in cells
+    (row,) = lines_of(cells, "5")
+    assert len(row) == 8
+    assert row[4].startswith("**")  # the paper's best: topC 5, decay .9
+    variants = section(text, "## Ablations")
+    assert len(lines_of(variants, "selection")) == 10
+    assert len(lines_of(variants, "aggregation")) == 24
+    assert sum("the default" in row for row in lines_of(variants, "aggregation")) == 4
+    norms = section(text, "## Norms of the stored gradients")
+    assert [row[1] for row in lines_of(norms, "ptb-lstm@b420, epochs 4, tf32 True")] == ["5", "10", "20", "50", "100"]
+    assert lines_of(norms, "multiwoz-roberta")[0][2] == "1"
+
+
+def test_the_run_time_table_has_the_papers_eleven_rows_beside_ours(analysed: Path) -> None:
+    times = section(render_results([analysed]), "## Run times")
+    for task in RUN_TIMES:
+        rows = lines_of(times, task)
+        assert [row[1].split(",")[0].split(" (")[0] for row in rows] == ["here", "paper"]
+        assert all(len(row) == 8 for row in rows)
+    ours, theirs = lines_of(times, "ptb-lstm")
+    assert ours[1] == "here, s (2 seeds)"
+    assert ours[2:4] == ["0.3", "0.5 (1.67)"]
+    assert theirs[2:] == ["0.08", "0.4 (5.00)", "0.6 (7.50)", "0.9 (11.25)", "2 (25.00)", "6 (75.00)"]
+    assert lines_of(times, "multiwoz-roberta")[1][-1] == "NA"
+    assert lines_of(times, "snli-conv")[0][2] == "not run"
+
+
+def test_claim_13_is_judged_on_the_tasks_that_were_timed(analysed: Path) -> None:
+    row = claim([analysed], "13")
+    assert row.ran == "runtime: ptb-lstm, multiwoz-roberta"
+    assert row.verdict == NOT_SEEN  # the made-up epochs take the same time for every topC
+    assert "missing: mnist-logreg, mnist-mlp, wikitext2-lstm" in row.effect
