@@ -55,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     look.add_argument("name")
     look.add_argument("task", nargs="?", help="default: the first that the paper uses for it")
     look.add_argument("--optimizer")
+    look.add_argument("--lines", action="store_true", help="sensitivity: the paper's two lines, not the whole grid")
 
     for runs in (one, many, look):
         runs.add_argument("--set", action="append", default=[], help="a task's setting, NAME=VALUE")
@@ -193,7 +194,7 @@ def _analyze(args: argparse.Namespace) -> int:
     from .commands import analyze, checkpoint_folder
     from .ledger import Ledger
 
-    options = Options(args.seeds or 5, pairs(args.set, "--set"), args.engine or "single", args.optimizer)
+    options = Options(args.seeds or 5, pairs(args.set, "--set"), args.engine or "single", args.optimizer, args.lines)
     device = default_device(args.device)
     with Ledger.open(args.ledger, write=True, create=True) as book:
         found = analyze(

@@ -10,10 +10,23 @@ from critgrad.lab.analyses.base import DRAWING
 from critgrad.lab.analyses.outcomes import default_aggregation
 from critgrad.lab.ledger import Role
 from critgrad.lab.optimizers import PAPER
+from critgrad.lab.report.analysis_figures import DRAW
 from critgrad.lab.tasks import task_of
 from critgrad.policies import POLICIES
 
 # -- sensitivity -------------------------------------------------------------------------------------------------------
+
+
+def test_sensitivity_can_be_the_papers_two_lines_alone():
+    data = collected("sensitivity", "cifar10-convnet", lambda trial: {"test": 1.0}, Options(2, lines=True))
+    cells = {(cell["topC"], cell["decay"]) for cell in data["cells"]}
+    assert data["chosen"] == {"topC": 5, "decay": 0.7}  # the paper's best
+    assert cells == {(5, d) for d in (0.0, 0.5, 0.7, 0.9, 0.95, 0.99, 1.0)} | {
+        (c, 0.7) for c in (2, 5, 10, 20, 50, 100)
+    }
+    assert {cell["runs"] for cell in data["cells"]} == {2}
+    drawn = DRAW["sensitivity"](data, "cifar10-convnet")
+    assert [figure.title.partition(", ")[2] for figure in drawn.figures] == ["decay at topC 5", "topC at decay 0.7"]
 
 
 def test_sensitivity_is_the_whole_grid_of_the_two_figures():

@@ -28,6 +28,7 @@ class Options:
     settings: Mapping[str, Any] = field(default_factory=dict)
     engine: str = "single"
     optimizer: str | None = None  # instead of the analysis's own
+    lines: bool = False  # sensitivity: the paper's two lines through the chosen values instead of the whole grid
 
     def __post_init__(self) -> None:
         if self.seeds < 1:

@@ -45,10 +45,13 @@ def _outcome(members: Sequence[Row]) -> dict[str, Any]:
 
 def _sensitivity_trials(task: str, options: Options) -> list[Planned]:
     optimizer = with_memory("sensitivity", options.optimizer or "Adam_C")
+    cells = [(topC, decay) for topC in TOPCS for decay in DECAYS]
+    if options.lines:
+        at = _chosen(task, optimizer)
+        cells = [(at["topC"], decay) for decay in DECAYS] + [(topC, at["decay"]) for topC in TOPCS]
     return [
         item
-        for topC in TOPCS
-        for decay in DECAYS
+        for topC, decay in dict.fromkeys(cells)
         for item in planned(
             "sensitivity",
             task,
@@ -60,22 +63,27 @@ def _sensitivity_trials(task: str, options: Options) -> list[Planned]:
     ]
 
 
+def _chosen(task: str, optimizer: str | None) -> dict[str, Any]:
+    """Where the two lines of the paper's figures meet."""
+    chosen: dict[str, Any] = {"topC": 5, "decay": 0.7}  # the class's own
+    if optimizer is not None:
+        chosen |= {**recipe_of(optimizer).defaults, **tuned(task, optimizer)}
+    return {"topC": chosen["topC"], "decay": chosen["decay"]}
+
+
 def _sensitivity(task: str, rows: Sequence[Row]) -> dict[str, Any]:
     """The outcome in each cell of topC x decay; its row and column at the chosen values are the paper's two figures."""
     cells = [
         {"topC": members[0].trial.hyper["topC"], "decay": members[0].trial.hyper["decay"], **_outcome(members)}
         for members in by_arm(rows, "sensitivity").values()
     ]
-    chosen: dict[str, Any] = {"topC": 5, "decay": 0.7}  # the class's own
-    if rows:
-        optimizer = rows[0].trial.optimizer
-        chosen |= {**recipe_of(optimizer).defaults, **tuned(task, optimizer)}
+    optimizer = rows[0].trial.optimizer if rows else None
     return {
         "task": task,
-        "optimizer": rows[0].trial.optimizer if rows else None,
+        "optimizer": optimizer,
         "metric": task_of(task).metric.name,
         "higher_is_better": task_of(task).metric.higher_is_better,
-        "chosen": {"topC": chosen["topC"], "decay": chosen["decay"]},
+        "chosen": _chosen(task, optimizer),
         "cells": sorted(cells, key=lambda cell: (cell["topC"], cell["decay"])),
     }
 

@@ -29,6 +29,7 @@ def analyze(
     seeds: int = SEEDS,
     engine: str = ENGINE,
     optimizer: str | None = typer.Option(None, "--optimizer", "-o", help="Instead of the analysis's own."),
+    lines: bool = typer.Option(False, "--lines", help="sensitivity: the paper's two lines, not the whole grid."),
     set_: list[str] = SETTINGS,
     device: str = DEVICE,
     executor: str = EXECUTOR,
@@ -45,7 +46,7 @@ def analyze(
         from .tables import print_decomposition
 
         return print_decomposition(decompose(ledger, task or "digits-mlp"))
-    options = Options(seeds, pairs(set_, "--set"), engine, optimizer)
+    options = Options(seeds, pairs(set_, "--set"), engine, optimizer, lines)
     jobs = {"executor": executor, "workers": workers, "bank_size": bank_size, "retry_failed": retry}
     _analyze(name, task, options, device, ledger, jobs)
 

@@ -23,17 +23,22 @@ def sensitivity(data: Data, where: str) -> Drawn:
     heat = Heat(values, texts, f"test {data['metric']}", data["higher_is_better"], ring)
     title = f"{where}: {data['optimizer']}"
     ringed = f"; ringed: topC {chosen['topC']}, decay {chosen['decay']:g} (where it starts from)" if ring else ""
-    figures = [
-        Figure(
-            slug("sensitivity", where, data["optimizer"]),
-            f"{title}, test {data['metric']} by topC and decay",
-            Axis("decay", labels=tuple(f"{d:g}" for d in decays)),
-            Axis("topC", labels=tuple(str(c) for c in topCs)),
-            (heat,),
-            f"mean over seeds, bright is better; a cross marks cells with diverged runs{ringed}",
-            rows=max(7, len(topCs) + 2),
-        )
-    ]
+    whole = len(cells) > len(topCs) * len(decays) / 2  # else these are the two lines alone
+    figures = (
+        []
+        if not whole
+        else [
+            Figure(
+                slug("sensitivity", where, data["optimizer"]),
+                f"{title}, test {data['metric']} by topC and decay",
+                Axis("decay", labels=tuple(f"{d:g}" for d in decays)),
+                Axis("topC", labels=tuple(str(c) for c in topCs)),
+                (heat,),
+                f"mean over seeds, bright is better; a cross marks cells with diverged runs{ringed}",
+                rows=max(7, len(topCs) + 2),
+            )
+        ]
+    )
     # The paper's two figures: the row and the column through the chosen values.
     for name, others, fixed, at in (
         ("decay", decays, "topC", _nearest(topCs, chosen["topC"])),

@@ -163,14 +163,15 @@ def variants_worse(studies: Sequence[Mapping[str, Any]], variants: Mapping[str, 
 def no_help(
     studies: Sequence[Mapping[str, Any]], axis: str, high: Sequence[float], reference: Mapping[str, float]
 ) -> Ruling:
-    """Sensitivity. Holds: no value in ``high`` beats the ``reference`` cell, seeds paired."""
+    """Sensitivity. Holds: no value in ``high`` beats the ``reference`` cell (or the chosen one), seeds paired."""
     found: list[Interval] = []
     for study in studies:
         sign = 1 if study["higher_is_better"] else -1
         cells = {(cell["topC"], cell["decay"]): cell["values"] for cell in study["cells"]}
-        base = cells.get((reference["topC"], reference["decay"]))
+        at = reference if (reference["topC"], reference["decay"]) in cells else study["chosen"]
+        base = cells.get((at["topC"], at["decay"]))
         for value in high:
-            where = {**reference, axis: value}
+            where = {**at, axis: value}
             other = cells.get((where["topC"], where["decay"]))
             if base is not None and other is not None and len(base) == len(other):
                 found.append(mean_interval((sign * np.subtract(other, base)).tolist()))
@@ -178,7 +179,7 @@ def no_help(
         return Ruling(NOT_TESTED, "")
     helps = sum(row.low > 0 for row in found)
     hurts = sum(row.high < 0 for row in found)
-    effect = f"{helps} of {len(found)} are better than {axis} {reference[axis]:g}, {hurts} worse"
+    effect = f"{helps} of {len(found)} are better than {axis} {reference[axis]:g} (or what was chosen), {hurts} worse"
     return Ruling(NOT_SEEN if helps else HOLDS, effect)
 
 

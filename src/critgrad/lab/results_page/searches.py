@@ -52,7 +52,7 @@ def searches_section(findings: Findings) -> str:
             text += f"\n{made.verdict(family)}.\n\n" + table(head, rows, head[:1] + head[3:6])
         confirmed = [row for row in made.confirmed if row.test is not None]
         if confirmed:
-            against = list(dict.fromkeys(name for row in confirmed for name in row.minus))
+            against = [name for name in search.against if any(name in row.minus for row in confirmed)]
             rows = [
                 [
                     row.family,

@@ -50,7 +50,12 @@ def _sensitivity(findings: Findings) -> str:
             f"{_seeds({cell['runs'] for cell in data['cells']})}; runs that vary nothing have {values(data['chosen'])}"
         )
         text += f"{' (bold)' if chosen in cells else ''}.\n\n"
-        text += table(("topC", *[f"decay {decay:g}" for decay in decays]), rows, [f"decay {d:g}" for d in decays])
+        if len(cells) > len(rows) * len(decays) / 2:
+            text += table(("topC", *[f"decay {decay:g}" for decay in decays]), rows, [f"decay {d:g}" for d in decays])
+            continue
+        listed = sorted(cells.items(), key=lambda item: (item[0][0] != chosen[0], item[0]))  # one line, then the other
+        rows = [[str(topC), f"{decay:g}", _outcome(cell)] for (topC, decay), cell in listed]
+        text += table(("topC", "decay", f"test {data['metric']}"), rows, ("topC", "decay"))
     return f"\n## Sensitivity to topC and decay\n{text}" if text else ""
 
 
