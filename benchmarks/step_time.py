@@ -22,7 +22,16 @@ from typing import Any
 
 import torch
 from shapes import MODELS, Shape, count
-from timing import Comparison, compare, copy_bandwidth, count_cpu_time, free_bytes, peak_bytes, synchronize
+from timing import (
+    Comparison,
+    compare,
+    copy_bandwidth,
+    count_cpu_time,
+    free_bytes,
+    peak_bytes,
+    start_cold,
+    synchronize,
+)
 
 import critgrad
 
@@ -239,6 +248,9 @@ def main() -> None:
     )
     parser.add_argument("--threads", type=int, default=None, help="of the CPU (torch.set_num_threads)")
     parser.add_argument("--cpu-time", action="store_true", help="one thread's own time: for a CPU that others use, too")
+    parser.add_argument(
+        "--cold", action="store_true", help="of a CPU: caches hold other data before a step, as in training"
+    )
     parser.add_argument("--rounds", type=int, default=None, help="batches of each contestant")
     parser.add_argument("--quick", action="store_true", help="fewer rows, fewer and shorter batches")
     parser.add_argument("--authors", metavar="MODULE", help="the authors' optimizers, if importable (has Adam_C, ...)")
@@ -250,6 +262,8 @@ def main() -> None:
         torch.set_num_threads(1 if args.cpu_time else args.threads)
     if args.cpu_time:
         count_cpu_time()
+    if args.cold:
+        start_cold()
     authors = None
     if args.authors:
         try:

@@ -1,11 +1,12 @@
-"""Block sizes and warps of the damping kernels: tries some on this GPU and prints the best entries for ``launch.Tuning``.
+"""Ways to cut the damping kernels: tries many on this GPU and prints the best entries for ``launch.Tuning``.
 
     PYTHONPATH=src python benchmarks/tune_damping.py                                  # what matters most, 110 seconds
     PYTHONPATH=src python benchmarks/tune_damping.py --memory float32 --base sgd --base sgdm
 
-Each pass is timed by itself, on RoBERTa-base's shapes: the pass over the slots (``dots``; the same for every base), and the
-update. A candidate costs a compilation of a second or three, so they are tried in the order of their promise until the time
-is over; what was not tried any more is said.
+First it makes sure that the short way to decode int8 (``Tuning.permute``) is exact. Then each pass is timed by itself, on
+RoBERTa-base's shapes: the pass over the slots (``dots``; the same for every base), and the update; then the whole step, with
+the tuning in use and with the best that was found. A candidate costs a compilation of a second or two, so they are tried in
+the order of their promise (benchmarks/kernel_code.py) until the time is over; what was not tried any more is said.
 """
 
 from __future__ import annotations
@@ -18,13 +19,17 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from shapes import MODELS, Shape
-from timing import batch_seconds, synchronize
+import triton
+import triton.language as tl
+from shapes import MODELS, Shape, count
+from step_time import Row
+from timing import batch_seconds, copy_bandwidth, synchronize
 
 import critgrad
 from critgrad.kernels import triton_path
+from critgrad.kernels.device_functions import numbers
 from critgrad.kernels.families import FAMILIES
-from critgrad.kernels.launch import TUNING, Dots
+from critgrad.kernels.launch import INTERPRETED, TUNING, Dots, Tuning
 
 BASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "adam": (critgrad.Adam_F, {}),
@@ -32,12 +37,48 @@ BASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "sgdm": (critgrad.SGD_F, {"momentum": 0.9}),
     "sgd": (critgrad.SGD_F, {}),
 }
-UPDATES = [(512, 2), (512, 1), (1024, 4), (1024, 2), (512, 4), (1024, 8), (2048, 4), (2048, 8), (256, 1), (256, 2)]
-DOTS = [
-    Dots(256, 2), Dots(256, 4), Dots(512, 4), Dots(512, 2), Dots(256, 1), Dots(1024, 4), Dots(512, 8), Dots(1024, 8),
-]  # fmt: skip
-STAGES = (2, 4, 1)
-PROGRAMS = (8, 32, 12)
+SIZES = {"float32": 4, "bfloat16": 2, "int8": 1}
+# Memory and base, in the order of what is to be gained.
+CONTESTS = (
+    ("int8", "adam"), ("bfloat16", "adam"), ("bfloat16", "rmsprop"), ("bfloat16", "sgdm"), ("bfloat16", "sgd"),
+)  # fmt: skip
+UPDATES = {
+    1: [(512, 1), (512, 4), (512, 2), (1024, 4), (1024, 8), (1024, 2), (256, 2), (2048, 8), (256, 1)],
+    2: [(512, 2), (512, 4), (1024, 4), (256, 1), (1024, 8), (2048, 8), (512, 1), (2048, 4)],
+    4: [(1024, 4), (512, 4), (1024, 8), (512, 2), (2048, 8), (2048, 4)],
+}
+DOTS = {
+    1: [
+        Dots(512, 1, 16, stages=1, registers=128), Dots(256, 1, 8, stages=1, registers=128),
+        Dots(256, 1, 8, stages=1, registers=96), Dots(512, 1, 16, stages=3, registers=128),
+        Dots(256, 1, 8, stages=3, registers=128), Dots(1024, 2, 16, stages=1, registers=128),
+        Dots(512, 1, 16, stages=1), Dots(512, 2, 8, stages=1, registers=128), Dots(256, 2, 4, stages=1, registers=96),
+        Dots(1024, 4, 8, stages=2, registers=96),
+    ],
+    2: [
+        Dots(256, 1, 8, registers=128), Dots(256, 1, 8, stages=1, registers=96), Dots(256, 2, 4, registers=128),
+        Dots(256, 1, 8, stages=1, registers=128), Dots(256, 2, 4, stages=1, registers=96), Dots(256, 1, 8),
+        Dots(512, 2, 8, registers=128),
+    ],
+    4: [
+        Dots(256, 2, 4), Dots(256, 2, 4, stages=1, registers=96), Dots(256, 2, 4, registers=128),
+        Dots(256, 1, 8, registers=128), Dots(512, 4, 4, stages=1),
+    ],
+}  # fmt: skip
+THEN = (("programs", (24, 12, 32)), ("span", (4096, 8192)))
+
+
+@triton.jit
+def _decode_kernel(codes: Any, values: Any, PERMUTE: tl.constexpr) -> None:
+    i = tl.arange(0, 256)
+    tl.store(values + i, numbers(tl.load(codes + i), 127.0, PERMUTE))
+
+
+def permute_is_exact(device: torch.device) -> bool:
+    codes = torch.arange(-128, 128, dtype=torch.int8, device=device)
+    values = torch.full((256,), float("nan"), device=device)
+    _decode_kernel[(1,)](codes, values, not INTERPRETED, num_warps=1)
+    return torch.equal(values, codes.to(torch.float32))
 
 
 class Contest:
@@ -56,8 +97,9 @@ class Contest:
             self.optimizer.step()
         self.memories, self.grads = self.optimizer._critical_look()
         self.groups = {p: group for group in self.optimizer.param_groups for p in group["params"]}
+        self.buffers = len(self.family.buffers(self.optimizer.param_groups[0]))
 
-    def fused(self, tuning: Any) -> Any:
+    def fused(self, tuning: Tuning) -> Any:
         triton_path.TUNING = tuning
         fused = triton_path.FusedMemory(self.optimizer, self.memories[0], self.groups, self.family)
         fused._write_addresses(self.grads[0])
@@ -68,12 +110,11 @@ class Contest:
         synchronize(self.device)
         return statistics.median(batch_seconds(self.device, run, 4) for _ in range(batches))
 
-    def dots(self, cut: Dots, size: int) -> float:
-        fused = self.fused(replace(TUNING, dots=tuple({**dict(TUNING.dots), size: cut}.items())))
-        return self.seconds(fused._measure)
+    def dots(self, tuning: Tuning) -> float:
+        return self.seconds(self.fused(tuning)._measure)
 
-    def update(self, block: int, warps: int) -> float:
-        fused = self.fused(replace(TUNING, small=(block, warps)))
+    def update(self, tuning: Tuning) -> float:
+        fused = self.fused(tuning)
         fused._measure()
         fused._decide()
 
@@ -82,6 +123,10 @@ class Contest:
                 fused._update(launch)
 
         return self.seconds(run)
+
+    def step(self, tuning: Tuning) -> float:
+        fused = self.fused(tuning)
+        return self.seconds(lambda: fused.step(self.grads[0]), batches=9)
 
 
 class Search:
@@ -93,54 +138,95 @@ class Search:
 
     def best(self, candidates: list[Any], measure: Callable[[Any], float], known: dict[Any, float]) -> Any:
         for candidate in candidates:
+            if candidate in known:
+                continue
             if known and time.monotonic() > self.end:
                 self.left_out += 1
                 continue
             try:
                 known[candidate] = measure(candidate)
-                print(f"    {candidate!s:58} {known[candidate] * 1000:7.3f} ms", flush=True)
+                print(f"    {candidate!s:100} {known[candidate] * 1000:7.3f} ms", flush=True)
             except Exception as error:  # too many registers or too much shared memory
-                print(f"    {candidate!s:58} {type(error).__name__}", flush=True)
+                print(f"    {candidate!s:100} {type(error).__name__}", flush=True)
         return min(known, key=lambda key: known[key])
 
 
-def tune_dots(search: Search, contest: Contest, size: int) -> str:
-    known: dict[Any, float] = {}
-    cut = search.best(DOTS, lambda candidate: contest.dots(candidate, size), known)
-    for name, values in (("stages", STAGES), ("programs", PROGRAMS)):
-        more = [replace(cut, **{name: value}) for value in values]
-        cut = search.best(more, lambda candidate: contest.dots(candidate, size), known)
-    return f"dots     ({size}, {cut}),  # {known[cut] * 1000:.3f} ms"
+def with_dots(tuning: Tuning, size: int, cut: Dots) -> Tuning:
+    return replace(tuning, dots=tuple({**dict(tuning.dots), size: cut}.items()))
 
 
-def tune_update(search: Search, contest: Contest, size: int) -> str:
+def tune_dots(search: Search, contest: Contest, size: int, tuning: Tuning) -> Tuning:
+    def measure(cut: Dots) -> float:
+        return contest.dots(with_dots(tuning, size, cut))
+
     known: dict[Any, float] = {}
-    best = search.best(UPDATES, lambda candidate: contest.update(*candidate), known)
-    buffers = len(contest.family.buffers(contest.optimizer.param_groups[0]))
-    return f'damping  (("{contest.family.name}", {buffers}, {size}), {best}),  # {known[best] * 1000:.3f} ms'
+    cut = search.best([tuning.dots_of(size), *DOTS[size]], measure, known)
+    for name, values in THEN:
+        cut = search.best([replace(cut, **{name: value}) for value in values], measure, known)
+    return with_dots(tuning, size, cut)
+
+
+def tune_update(search: Search, contest: Contest, size: int, tuning: Tuning) -> Tuning:
+    def with_update(cut: tuple[int, int]) -> Tuning:
+        key = (contest.family.name, contest.buffers, size)
+        return replace(tuning, damping=tuple({**dict(tuning.damping), key: cut}.items()))
+
+    now = tuning.update(True, size, contest.family.name, contest.buffers)
+    return with_update(search.best([now, *UPDATES[size]], lambda cut: contest.update(with_update(cut)), {}))
+
+
+def tune_permute(contest: Contest, tuning: Tuning) -> Tuning:
+    other = replace(tuning, permute=True)
+    for measure in (contest.dots, contest.update):
+        print(
+            f"    {measure.__name__} without and with permute", *(f"{measure(t) * 1000:.3f}" for t in (tuning, other))
+        )
+    return min((tuning, other), key=contest.step)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--base", action="append", choices=BASES)
-    parser.add_argument("--memory", action="append", choices=["float32", "bfloat16", "int8"])
+    parser.add_argument("--memory", action="append", choices=SIZES)
     parser.add_argument("--only", default="roberta", choices=MODELS, help="the model's shapes")
     parser.add_argument("--topC", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=110)
     args = parser.parse_args()
+    device = torch.device(args.device)
+    chosen = [(m, b) for m in args.memory or SIZES for b in args.base or BASES]
+    contests = chosen if args.memory or args.base else list(CONTESTS)
     search = Search(args.seconds)
-    lines: list[str] = []
-    for memory in args.memory or ["int8", "bfloat16"]:
-        size = {"float32": 4, "bfloat16": 2, "int8": 1}[memory]
-        for i, base in enumerate(args.base or ["adam", "rmsprop"]):
-            contest = Contest(base, memory, args.topC, MODELS[args.only](), torch.device(args.device))
-            if i == 0:
-                print(f"{memory}, pass over the slots")
-                lines.append(tune_dots(search, contest, size))
-            print(f"{memory}, update of {base}")
-            lines.append(tune_update(search, contest, size))
-    print("\nbest, for launch.Tuning:", *lines, sep="\n  ")
+    exact = permute_is_exact(device)
+    bandwidth = copy_bandwidth(device)
+    print(f"copy bandwidth {bandwidth / 1e9:.0f} GB/s; permute is {'exact' if exact else 'WRONG, left out'}")
+    shapes = MODELS[args.only]()
+    best, tuned, summary = TUNING, set[int](), []
+    for memory, base in contests:
+        size = SIZES[memory]
+        contest = Contest(base, memory, args.topC, shapes, device)
+        contest.step(TUNING)  # warms up
+        before = contest.step(TUNING)
+        if size not in tuned:
+            print(f"{memory}, pass over the slots")
+            best = tune_dots(search, contest, size, best)
+            tuned.add(size)
+        print(f"{memory}, update of {base}")
+        best = tune_update(search, contest, size, best)
+        if memory == "int8" and exact and not best.permute and not INTERPRETED:
+            best = tune_permute(contest, best)
+        after = contest.step(best)
+        moved = Row("fused", args.topC, memory, "fisher").bytes_per_value(base) * count(shapes)
+        summary.append(
+            f"{base} {memory}: {before * 1000:.3f} ms ({moved / before / bandwidth:.0%} of copy) -> "
+            f"{after * 1000:.3f} ms ({moved / after / bandwidth:.0%})"
+        )
+        print("  whole step,", summary[-1], flush=True)
+        key = (contest.family.name, contest.buffers, size)
+        summary.append(f"    damping {(key, dict(best.damping)[key])},")
+        del contest
+    print("\nwhole steps, and the best for launch.Tuning:", *summary, sep="\n  ")
+    print("  dots", *(f"    {entry}," for entry in best.dots), f"  permute = {best.permute}", sep="\n")
     if search.left_out:
         print(f"time was over: {search.left_out} candidates not tried (--seconds, --memory, --base)")
 

@@ -14,7 +14,8 @@ from .memory import Part
 from .slots import SCALE_BLOCK, saturate
 
 BLOCK = 1 << 17  # values: four arrays of them are about what a core can keep in cache
-PRODUCT_BLOCK = 1 << 18  # of a matrix product, which has more to do in a block
+PRODUCT_BLOCK = 1 << 20  # of products with all slots: few calls, each with work for all threads
+COLUMNS = 1 << 14  # of one product among those
 
 
 def scratch_like(part: Part, g: Tensor) -> Tensor:
@@ -65,12 +66,27 @@ def damp(part: Part, g: Tensor, w: Tensor, slot: int | None) -> Tensor:
         stop = min(start + block, length)
         G, g_, into = slots.columns(start, stop), g[start:stop], d[start:stop]
         if g.dtype == part.work:
-            torch.addmv(g_, G.t(), w, alpha=-1, out=into)
+            _subtract(g_, G, w, into)
         else:
-            into.copy_(saturate(torch.addmv(g_.to(part.work), G.t(), w, alpha=-1), g.dtype))
+            wide = g_.to(part.work)
+            into.copy_(saturate(_subtract(wide, G, w, torch.empty_like(wide)), g.dtype))
         if slot is not None:
             slots.values[slot, start:stop].copy_(g_)
     return d
+
+
+def _subtract(g: Tensor, G: Tensor, w: Tensor, into: Tensor) -> Tensor:
+    """``into = g - w G``, as many short products in one call: torch gives these to its threads, and a long one to one."""
+    count = g.numel() // COLUMNS
+    whole = count * COLUMNS
+    if count:
+        shape = (count, 1, COLUMNS)
+        columns = G[:, :whole].unflatten(1, (count, COLUMNS)).transpose(0, 1)
+        rows = w.expand(count, 1, -1)
+        torch.baddbmm(g[:whole].view(shape), rows, columns, alpha=-1, out=into[:whole].view(shape))
+    if whole < g.numel():
+        torch.addmv(g[whole:], G[:, whole:].t(), w, alpha=-1, out=into[whole:])
+    return into
 
 
 def store(part: Part, g: Tensor | None, k: int) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 BLOCK = 1 << 16
 SMALL = 1 << 14  # a matrix product adds up in fewer lanes than a dot product: this block is as exact as that one
-FEW_SLOTS = 4
+DECODED_BLOCK = 1 << 16  # values of each slot that are decoded at once
 DEVICE_BLOCK = 1 << 20  # products there are summed in float64: the block bounds a temporary, not an error
 
 
@@ -36,7 +36,7 @@ class Sums:
 
 
 def _blocks(length: int, host: bool) -> list[tuple[int, int]]:
-    block = BLOCK if host else DEVICE_BLOCK
+    block = DECODED_BLOCK if host else DEVICE_BLOCK
     return [(start, min(start + block, length)) for start in range(0, length, block)]
 
 
@@ -105,7 +105,8 @@ def _row_dots(part: Part, g: Tensor, square: Tensor) -> tuple[Tensor, Tensor, Te
     dots: list[Tensor] = []
     rows: list[Tensor] = []
     own = 0.0
-    for start, stop in _blocks(part.layout.length, host):
+    length = part.layout.length
+    for start, stop in [(0, length)] if host and exact and length else _blocks(length, host):
         G = slots.columns(start, stop)
         x = g[start:stop].to(part.work)
         dots += _dots(G, x, host)
@@ -124,12 +125,17 @@ def _row_dots(part: Part, g: Tensor, square: Tensor) -> tuple[Tensor, Tensor, Te
 
 
 def _dots(G: Tensor, x: Tensor, host: bool) -> list[Tensor]:
-    """Vectors ``(C,)`` that add up to ``G x``."""
+    """Vectors ``(C,)``, float64, that add up to ``G x``."""
     if not host:  # there a matrix product may round to TF32
         return [(G * x).sum(-1, dtype=torch.float64)]
-    if x.numel() > SMALL and G.shape[0] <= FEW_SLOTS:
-        return [torch.stack([torch.dot(G_i, x) for G_i in G.unbind(0)])]
-    return [torch.mv(G[:, i : i + SMALL], x[i : i + SMALL]) for i in range(0, x.numel(), SMALL)]
+    # One call for all blocks: it reads at the speed of memory, with all threads. A call for each would start them anew.
+    count = x.numel() // SMALL
+    whole = count * SMALL
+    out = [torch.mv(G[:, whole:], x[whole:]).double()] if whole < x.numel() else []
+    if count:
+        columns = G[:, :whole].unflatten(1, (count, SMALL)).permute(1, 2, 0)
+        out.append(torch.bmm(x[:whole].view(count, 1, SMALL), columns).sum((0, 1), dtype=torch.float64))
+    return out
 
 
 def measure(memory: Memory, grads: Sequence[Tensor | None]) -> Sums:

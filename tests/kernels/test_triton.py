@@ -21,7 +21,9 @@ from helpers import ALL_AGGREGATIONS, ALL_POLICIES, GradientStream, copies, memo
 import critgrad
 from critgrad.measure import pending, settle, settled
 
-pytest.importorskip("triton")
+triton = pytest.importorskip("triton")
+tl = pytest.importorskip("triton.language")
+numbers = pytest.importorskip("critgrad.kernels.device_functions").numbers
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs a GPU, or TRITON_INTERPRET=1 in a process of its own", allow_module_level=True)
@@ -103,6 +105,30 @@ def test_every_aggregation_with_missing_and_zero_gradients(aggr):
 @pytest.mark.parametrize("aggr", ["sum", "fisher"])
 def test_every_policy(policy, aggr):
     compare(critgrad.SGD_C, {"lr": 0.02}, aggr=aggr, policy=policy, topC=3, decay=0.9, every=2, seed=2**33 + 5)
+
+
+@pytest.mark.parametrize("memory_dtype", ["float32", "float16", "int8"])
+def test_whole_tiles_tails_and_unaligned_tensors_damp_as_the_plain_path(memory_dtype):
+    """Of 1,536 values all are in whole tiles, 1,040 have a tail, 1,033 are not aligned: each is read in its own way."""
+    tolerance = {"float32": 2e-5, "float16": 1e-4, "int8": 0.02}[memory_dtype]  # a value half-way may go either way
+    compare(
+        critgrad.Adam_F, {"lr": 0.02}, steps=5, shapes=((1536,), (1040,), (1033,)), topC=3, decay=0.9,
+        memory_dtype=memory_dtype, rtol=tolerance, atol=tolerance, memory_rtol=tolerance,
+    )  # fmt: skip
+
+
+@triton.jit
+def _decode(codes, values, PERMUTE: tl.constexpr):
+    i = tl.arange(0, 256)
+    tl.store(values + i, numbers(tl.load(codes + i), 127.0, PERMUTE))
+
+
+@pytest.mark.parametrize("permute", [False] if DEVICE == "cpu" else [False, True])  # the interpreter knows no assembly
+def test_each_of_the_256_codes_is_decoded_exactly(permute):
+    codes = torch.arange(-128, 128, dtype=torch.int8, device=DEVICE)
+    values = torch.full((256,), float("nan"), device=DEVICE)
+    _decode[(1,)](codes, values, permute, num_warps=1)
+    assert torch.equal(values, codes.to(torch.float32))
 
 
 @pytest.mark.parametrize("scope", ["group", "tensor"])

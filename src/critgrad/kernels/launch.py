@@ -21,12 +21,20 @@ except ImportError:
 
 @dataclass(frozen=True)
 class Dots:
-    """How the pass over the slots is cut: values and warps of a program, stages of its loads, programs a processor."""
+    """How the pass over the slots is cut.
+
+    ``block`` values of a tile, ``each`` of them in a row for a lane (so 32 times ``warps`` times ``each`` make a block),
+    ``stages`` of its loads, ``programs`` a processor, ``span`` values of a chunk, at most so many ``registers``: what is needed
+    once a chunk may well be spilled, more warps hide more latency.
+    """
 
     block: int
     warps: int
+    each: int
     stages: int = 3
     programs: int = 16
+    span: int = 16384
+    registers: int | None = None
 
 
 @dataclass(frozen=True)
@@ -38,8 +46,12 @@ class Tuning:
     small: tuple[int, int] | None = None  # instead of these, everywhere
     norms: tuple[int, int] = (4096, 8)
     norms_span: int = 32768  # values of a row of partial sums
-    dots: tuple[tuple[int, Dots], ...] = ((4, Dots(256, 2)), (2, Dots(256, 2)), (1, Dots(256, 1, stages=4)))
-    dots_span: int = 16384
+    dots: tuple[tuple[int, Dots], ...] = (
+        (4, Dots(256, 2, each=4)),
+        (2, Dots(256, 1, each=8, registers=128)),
+        (1, Dots(512, 1, each=16, stages=1, registers=128)),
+    )
+    permute: bool = False  # device_functions.py, NOTE [no conversions]
     # By family, number of its buffers and bytes of a stored value: what reads every slot is sensitive to all of them.
     damping: tuple[tuple[tuple[str, int, int], tuple[int, int]], ...] = (
         (("sgd", 0, 4), (1024, 4)), (("sgd", 0, 2), (512, 1)), (("sgd", 0, 1), (512, 1)),
@@ -66,8 +78,7 @@ TUNING = (
         small=(512, 1),
         norms=(512, 1),
         norms_span=1024,
-        dots=tuple((size, Dots(512, 1, stages=1, programs=3)) for size in (4, 2, 1)),
-        dots_span=1024,
+        dots=tuple((size, Dots(256, 1, each=8, stages=1, programs=3, span=1024)) for size in (4, 2, 1)),
     )
     if INTERPRETED
     else Tuning()
@@ -86,13 +97,13 @@ class Launcher:
         self.device = device.index
         self.compiled: dict[Any, Any] = {}
 
-    def __call__(self, programs: int, *args: Any, warps: int, **constants: Any) -> None:
+    def __call__(self, programs: int, *args: Any, warps: int, registers: int | None = None, **constants: Any) -> None:
         key = tuple(constants.values())
         known = self.compiled.get(key)
         if known is not None:
             stream = torch._C._cuda_getCurrentRawStream(self.device)
             known.run(programs, 1, 1, stream, known.function, known.packed_metadata, None, None, None, *args, *key)
             return
-        known = self.kernel[(programs,)](*args, **constants, num_warps=warps)
+        known = self.kernel[(programs,)](*args, **constants, num_warps=warps, maxnreg=registers)
         if SHORT_WAY and known is not None:  # the interpreter gives nothing back
             self.compiled[key] = known

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .device_functions import SCALE, SCALE_BLOCK, SLOTS, STEP, SUM, decode, load, pointer
+from .device_functions import SCALE, SCALE_BLOCK, SLOTS, STEP, SUM, load, numbers, pointer
 
 
 @triton.jit
@@ -100,49 +100,48 @@ def norms_kernel(
 
 @triton.jit
 def _products(
-    slots, scales, first, g, newest, a, r, offsets, mask, at, length, topC,
-    LARGEST: tl.constexpr, ROUNDED: tl.constexpr, FULL: tl.constexpr,
+    slots, scales, first, g, newest, newest_scale, a, r, offsets, mask, at, length, topC,
+    LARGEST: tl.constexpr, ROUNDED: tl.constexpr, PERMUTE: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
     """Some slots times ``g`` and, with ROUNDED, times the newest entry, lane by lane on top of ``a`` and ``r``."""
-    rows: tl.constexpr = a.shape[0]
-    k = first + tl.arange(0, rows).to(tl.int64)[:, None, None]
+    rows: tl.constexpr = a.shape[1]
+    k = first + tl.arange(0, rows).to(tl.int64)[None, :, None]
     row = k * length
     if FULL:
         row = tl.multiple_of(row, (1, 1, 16))
         codes = tl.load(slots + row + offsets, mask=k < topC, other=0)
     else:
         codes = tl.load(slots + row + offsets, mask=(k < topC) & mask, other=0)
-    scale = 0.0
+    G = numbers(codes, LARGEST, PERMUTE)
+    products = tl.sum(G * g, axis=2, keep_dims=True)
+    squares = products
+    if ROUNDED:
+        squares = tl.sum(G * newest, axis=2, keep_dims=True)
     if LARGEST > 0:
         blocks = tl.cdiv(length, SCALE_BLOCK)
         scale = tl.load(scales + k * blocks + at, mask=(k < topC) & (at < blocks), other=0.0)
-    G = decode(codes, scale, LARGEST)
-    a += G * g
+        products = products * scale
+        squares = squares * scale * newest_scale
+    a += products
     if ROUNDED:
-        r += G * newest
+        r += squares
     return a, r
 
 
 @triton.jit
 def _dots(
-    g_address, slots_address, scales_address, start, length, topC, newest,
+    g_address, slots_address, scales_address, start, begin, end, length, topC, newest, square, a, r, b, s,
     DTYPE: tl.constexpr, CODE: tl.constexpr, LARGEST: tl.constexpr, ROUNDED: tl.constexpr, HIGH: tl.constexpr,
-    LOW: tl.constexpr, SPLIT: tl.constexpr, SPAN: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
-    FULL: tl.constexpr,
+    SPLIT: tl.constexpr, EACH: tl.constexpr, STAGES: tl.constexpr, PERMUTE: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
-    """``|g|^2``, ``G g`` and, with ROUNDED, ``G`` times the slot ``newest``, of ``SPAN`` values, float32.
+    """Adds the products of the values from ``begin`` to ``end``, counted from ``start``, to the sums of every lane.
 
-    Tiles are (slots, scale blocks, values of one): products are summed lane by lane, and across lanes once at the end. With
-    SPLIT there are two of them, of HIGH and LOW slots: a tile has a power of two of everything, and ten are not sixteen.
+    Tiles are (lanes, slots, EACH neighbours): a lane adds up the products of its neighbours, which share a scale, and
+    multiplies their sum with it. With SPLIT there are two tiles, of HIGH slots and of those left: a tile has a power of two of
+    everything, and ten are not sixteen.
     """
-    BLOCKS: tl.constexpr = BLOCK // SCALE_BLOCK
-    block = tl.arange(0, BLOCKS)[None, :, None]
-    lanes = block * SCALE_BLOCK + tl.arange(0, SCALE_BLOCK)[None, None, :]
-    square = tl.zeros((1, BLOCKS, SCALE_BLOCK), tl.float32)
-    a = tl.zeros((HIGH, BLOCKS, SCALE_BLOCK), tl.float32)
-    r = tl.zeros((HIGH, BLOCKS, SCALE_BLOCK), tl.float32)
-    b = tl.zeros((LOW, BLOCKS, SCALE_BLOCK), tl.float32)
-    s = tl.zeros((LOW, BLOCKS, SCALE_BLOCK), tl.float32)
+    LANES: tl.constexpr = a.shape[0]
+    lane = tl.arange(0, LANES)[:, None, None] * EACH
     gp = pointer(g_address, DTYPE, FULL)
     slots = pointer(slots_address, CODE, FULL)
     scales = scales_address.to(tl.pointer_type(tl.float32))
@@ -150,30 +149,28 @@ def _dots(
     newest_row = newest * length
     if FULL:
         newest_row = tl.multiple_of(newest_row, 16)
-    for i in tl.range(0, SPAN, BLOCK, num_stages=STAGES):
-        offsets = start + i + lanes
+    for i in tl.range(begin, end, LANES * EACH, num_stages=STAGES):
+        first = start + tl.multiple_of(i, LANES * EACH)
+        offsets = first + lane + tl.arange(0, EACH)[None, None, :]
         mask = offsets < length
-        at = (start + i) // SCALE_BLOCK + block
+        at = (first + lane) // SCALE_BLOCK
         g = load(gp, offsets, mask & (g_address != 0), FULL).to(tl.float32)
-        square += g * g
+        square += tl.sum(g * g, axis=2, keep_dims=True)
         entry = g
+        scale = 1.0
         if ROUNDED:
-            scale = 0.0
             if LARGEST > 0:
                 scale = tl.load(scales + newest * scale_blocks + at, mask=at < scale_blocks, other=0.0)
-            entry = decode(load(slots + newest_row, offsets, mask, FULL), scale, LARGEST)
-        a, r = _products(slots, scales, 0, g, entry, a, r, offsets, mask, at, length, topC, LARGEST, ROUNDED, FULL)
+            entry = numbers(load(slots + newest_row, offsets, mask, FULL), LARGEST, PERMUTE)
+        a, r = _products(
+            slots, scales, 0, g, entry, scale, a, r, offsets, mask, at, length, topC, LARGEST, ROUNDED, PERMUTE, FULL
+        )
         if SPLIT:
             b, s = _products(
-                slots, scales, HIGH, g, entry, b, s, offsets, mask, at, length, topC, LARGEST, ROUNDED, FULL
-            )
-    return (
-        tl.sum(tl.sum(tl.sum(square, axis=2), axis=1), axis=0),
-        tl.sum(tl.sum(a, axis=2), axis=1),
-        tl.sum(tl.sum(r, axis=2), axis=1),
-        tl.sum(tl.sum(b, axis=2), axis=1),
-        tl.sum(tl.sum(s, axis=2), axis=1),
-    )
+                slots, scales, HIGH, g, entry, scale, b, s, offsets, mask, at, length, topC,
+                LARGEST, ROUNDED, PERMUTE, FULL,
+            )  # fmt: skip
+    return square, a, r, b, s
 
 
 @triton.jit
@@ -190,9 +187,15 @@ def dots_kernel(
     beta1_hi, beta1_lo, beta2_hi, beta2_lo,
     DTYPE: tl.constexpr, CODE: tl.constexpr, LARGEST: tl.constexpr, ROUNDED: tl.constexpr, COUNTS: tl.constexpr,
     WIDTH: tl.constexpr, HIGH: tl.constexpr, LOW: tl.constexpr, SPLIT: tl.constexpr, SPAN: tl.constexpr,
-    BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK: tl.constexpr, STAGES: tl.constexpr, EACH: tl.constexpr, PERMUTE: tl.constexpr,
 ):  # fmt: skip
-    """Many coarse chunks -> one row of ``partials``: |g|^2, then topC of G g, then, with ROUNDED, topC of G G_newest."""
+    """Many coarse chunks -> one row of ``partials``: |g|^2, then topC of G g, then, with ROUNDED, topC of G G_newest.
+
+    A chunk of an aligned tensor is read without masks as far as whole tiles go; what is left of it, and all of one that is
+    not aligned, in smaller tiles with masks: they take many registers, which the others would pay for, too.
+    """
+    LANES: tl.constexpr = BLOCK // EACH
+    FEW: tl.constexpr = min(EACH, 4)
     square_sum = tl.zeros((1,), tl.float64)
     a_sum = tl.zeros((HIGH,), tl.float64)
     r_sum = tl.zeros((HIGH,), tl.float64)
@@ -210,23 +213,27 @@ def dots_kernel(
         if COUNTS:
             if (start == 0) & (g_address != 0):
                 _count_step(static, tensors, tensor, corrections, beta1_hi, beta1_lo, beta2_hi, beta2_lo)
-        full = (start + SPAN <= length) & (tl.load(aligned + tensor) != 0) & (g_address != 0)
-        if full:
-            square, a, r, b, s = _dots(
-                g_address, slots, scales, start, length, topC, newest,
-                DTYPE, CODE, LARGEST, ROUNDED, HIGH, LOW, SPLIT, SPAN, BLOCK, STAGES, True,
-            )  # fmt: skip
-        else:
-            square, a, r, b, s = _dots(
-                g_address, slots, scales, start, length, topC, newest,
-                DTYPE, CODE, LARGEST, ROUNDED, HIGH, LOW, SPLIT, SPAN, BLOCK, 1, False,
-            )  # fmt: skip
+        end = tl.minimum(length - start, SPAN).to(tl.int32)
+        whole = tl.where((tl.load(aligned + tensor) != 0) & (g_address != 0), end // BLOCK * BLOCK, 0)
+        square = tl.zeros((LANES, 1, 1), tl.float32)
+        a = tl.zeros((LANES, HIGH, 1), tl.float32)
+        r = tl.zeros((LANES, HIGH, 1), tl.float32)
+        b = tl.zeros((LANES, LOW, 1), tl.float32)
+        s = tl.zeros((LANES, LOW, 1), tl.float32)
+        square, a, r, b, s = _dots(
+            g_address, slots, scales, start, 0, whole, length, topC, newest, square, a, r, b, s,
+            DTYPE, CODE, LARGEST, ROUNDED, HIGH, SPLIT, EACH, STAGES, PERMUTE, True,
+        )  # fmt: skip
+        square, a, r, b, s = _dots(
+            g_address, slots, scales, start, whole, end, length, topC, newest, square, a, r, b, s,
+            DTYPE, CODE, LARGEST, ROUNDED, HIGH, SPLIT, FEW, 1, False, False,
+        )  # fmt: skip
         weight = tl.load(counted + tensor).to(tl.float64)
-        square_sum += square.to(tl.float64) * weight
-        a_sum += a.to(tl.float64) * weight
-        r_sum += r.to(tl.float64) * weight
-        b_sum += b.to(tl.float64) * weight
-        s_sum += s.to(tl.float64) * weight
+        square_sum += tl.sum(tl.sum(square, axis=2), axis=0).to(tl.float64) * weight
+        a_sum += tl.sum(tl.sum(a, axis=2), axis=0).to(tl.float64) * weight
+        r_sum += tl.sum(tl.sum(r, axis=2), axis=0).to(tl.float64) * weight
+        b_sum += tl.sum(tl.sum(b, axis=2), axis=0).to(tl.float64) * weight
+        s_sum += tl.sum(tl.sum(s, axis=2), axis=0).to(tl.float64) * weight
     row = partials + tl.program_id(0) * (1 + (2 if ROUNDED else 1) * topC)
     tl.store(row + tl.arange(0, 1), square_sum)
     high = tl.arange(0, HIGH)

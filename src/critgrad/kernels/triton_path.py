@@ -143,6 +143,7 @@ class FusedMemory:
         self.high = max(1 << (memory.topC.bit_length() - 1), 2)
         self.low = triton.next_power_of_2(max(memory.topC - self.high, 2))
         self.rounded = self.damps and not parts[0].slots.is_exact
+        self.permute = TUNING.permute
         self.dots_tuning = TUNING.dots_of(parts[0].slots.values.element_size())
         self.bounds: Tensor | None = None
         self.measures = self._measure_launches()
@@ -186,7 +187,9 @@ class FusedMemory:
         rows_of: list[list[tuple[int, int]]] = [[] for _ in range(memory.rows)]
         at = 0
         for numbers in by_kind.values():
-            chunk_tensor, chunk_start = self._chunks(numbers, TUNING.dots_span if self.damps else TUNING.norms_span)
+            chunk_tensor, chunk_start = self._chunks(
+                numbers, self.dots_tuning.span if self.damps else TUNING.norms_span
+            )
             first = memory.parts[numbers[0]]
             out.append((self.groups[first.param], first, chunk_tensor, chunk_start, at))
             if memory.by_tensor:
@@ -308,10 +311,11 @@ class FusedMemory:
                 cut = self.dots_tuning
                 self.dots(
                     self.programs[number], chunk_tensor, chunk_start, chunks, *tables, memory.topC, memory.gram, partials,
-                    self.corrections, *betas, warps=cut.warps, DTYPE=dtype, CODE=TYPES[first.slots.values.dtype],
-                    LARGEST=FORMATS[first.format_name].largest_code or 0.0, ROUNDED=self.rounded, COUNTS=counts,
-                    WIDTH=self.width, HIGH=self.high, LOW=self.low, SPLIT=memory.topC > self.high, SPAN=TUNING.dots_span,
-                    BLOCK=cut.block, STAGES=cut.stages,
+                    self.corrections, *betas, warps=cut.warps, registers=cut.registers, DTYPE=dtype,
+                    CODE=TYPES[first.slots.values.dtype], LARGEST=FORMATS[first.format_name].largest_code or 0.0,
+                    ROUNDED=self.rounded, COUNTS=counts,
+                    WIDTH=self.width, HIGH=self.high, LOW=self.low, SPLIT=memory.topC > self.high, SPAN=cut.span,
+                    BLOCK=cut.block, STAGES=cut.stages, EACH=cut.each, PERMUTE=self.permute,
                 )  # fmt: skip
             else:
                 self.norms(
@@ -328,7 +332,7 @@ class FusedMemory:
             bounds, partial_rows = self.one_row, 1
         tables = (memory.priority, memory.norm, memory.born, memory.clock, memory.inserted, memory.stream)
         numbers = (memory.seed, memory.every, memory.max_age or 0)
-        policy = {"POLICY": memory.policy.name, "AGED": memory.max_age is not None}
+        policy: dict[str, Any] = {"POLICY": memory.policy.name, "AGED": memory.max_age is not None}
         if self.damps:
             options = memory.parts[0].options
             self.damp(
@@ -358,7 +362,7 @@ class FusedMemory:
             BUFFERS=len(family.buffers(group)), DECOUPLED=decoupled_weight_decay(self.base, group),
             MOMENTUM=bool(numbers.get("momentum", 0)), NESTEROV=flags.get("nesterov", False), MAXIMIZE=flags["maximize"],
             DAMPING=self.memory.topC if self.damps else 0, DTYPE=launch.dtype, CODE=launch.code, LARGEST=launch.largest,
-            BLOCK=launch.block,
+            BLOCK=launch.block, PERMUTE=self.permute,
         )  # fmt: skip
 
 

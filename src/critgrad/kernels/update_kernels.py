@@ -28,6 +28,7 @@ from .device_functions import (
     decode,
     encode,
     load,
+    numbers,
     offsets_of,
     pointer,
     scale_offsets,
@@ -79,14 +80,25 @@ def slot_values(
     CODE: tl.constexpr, LARGEST: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
     """``(codes, scales, values)`` of slot ``k``."""
-    at = tl.multiple_of(k * length, 16) if FULL else k * length
-    codes = load(slots + at, offsets, mask, FULL)
+    codes = load(slots + k * length, offsets, mask, FULL)
     scale = 0.0
     if LARGEST > 0:
-        blocks = tl.cdiv(length, 256)
         there = scale_offsets(start, BLOCK)
-        scale = tl.load(scales + k * blocks + there, mask=there < blocks, other=0.0)
+        scale = load(scales + k * tl.cdiv(length, 256), there, there < tl.cdiv(length, 256), FULL)
     return codes, scale, decode(codes, scale, LARGEST)
+
+
+@triton.jit
+def damped(
+    slots, scales, weights, k, length, start, offsets, mask,
+    CODE: tl.constexpr, LARGEST: tl.constexpr, BLOCK: tl.constexpr, PERMUTE: tl.constexpr, FULL: tl.constexpr,
+):  # fmt: skip
+    """Slot ``k`` times its weight; a scale is multiplied with the weight, once a row, and not with every value."""
+    weight = tl.load(weights + k)
+    codes, scale, _ = slot_values(slots, scales, k, length, start, offsets, mask, CODE, LARGEST, BLOCK, FULL)
+    if LARGEST > 0:
+        weight = weight * scale
+    return weight * numbers(codes, LARGEST, PERMUTE)
 
 
 @triton.jit
@@ -114,9 +126,13 @@ def work_on_chunk(
     s0, s1, s2, s3, s4, s5, topC,
     DAMPING: tl.constexpr, AGGR: tl.constexpr, FAMILY: tl.constexpr, BUFFERS: tl.constexpr, DECOUPLED: tl.constexpr,
     MOMENTUM: tl.constexpr, NESTEROV: tl.constexpr, MAXIMIZE: tl.constexpr,
-    DTYPE: tl.constexpr, CODE: tl.constexpr, LARGEST: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
+    DTYPE: tl.constexpr, CODE: tl.constexpr, LARGEST: tl.constexpr, BLOCK: tl.constexpr, PERMUTE: tl.constexpr,
+    FULL: tl.constexpr,
 ):  # fmt: skip
     length = tl.load(lengths + tensor)
+    if FULL:
+        # Said of the length and not of k times it: that is folded away for a known k of 1, and what was said with it.
+        length = tl.multiple_of(length, 16)
     row = tl.load(rows + tensor)
     k = tl.load(decisions + row * COLUMNS + SLOT)
     accept = tl.load(decisions + row * COLUMNS + ACCEPT) != 0
@@ -146,11 +162,18 @@ def work_on_chunk(
 
     if AGGR == "fisher":
         d = g
-        for i in tl.static_range(DAMPING):  # unrolled, so that the loads of many slots are in flight
-            _, _, values = slot_values(slots, scales, i, length, start, offsets, mask, CODE, LARGEST, BLOCK, FULL)
-            d -= tl.load(weights + i) * values
-        at = tl.multiple_of(k * length, 16) if FULL else k * length
-        tl.store(slots + at + offsets, new_codes, mask=mask & accept)
+        if FULL:
+            for i in tl.static_range(DAMPING):  # unrolled, so that the loads of many slots are in flight
+                d -= damped(
+                    slots, scales, weights, i, length, start, offsets, mask, CODE, LARGEST, BLOCK, PERMUTE, FULL
+                )
+        else:
+            for i in range(DAMPING):  # few chunks come here: not worth the registers
+                d -= damped(slots, scales, weights, i, length, start, offsets, mask, CODE, LARGEST, BLOCK, False, FULL)
+        if FULL:
+            tl.store(slots + k * length + offsets, new_codes, mask=accept)
+        else:
+            tl.store(slots + k * length + offsets, new_codes, mask=mask & accept)
         if LARGEST > 0:
             there = scale_offsets(start, BLOCK)
             blocks = tl.cdiv(length, 256)
@@ -175,8 +198,7 @@ def work_on_chunk(
             for i in range(topC):
                 _, _, values = slot_values(slots, scales, i, length, start, offsets, mask, CODE, LARGEST, BLOCK, FULL)
                 s_after += tl.where(accept & (i == k), new, values)
-        at = tl.multiple_of(k * length, 16) if FULL else k * length
-        store(slots + at, offsets, tl.where(accept, new_codes, old_codes), mask, FULL)
+        store(slots + k * length, offsets, tl.where(accept, new_codes, old_codes), mask, FULL)
         store(sums, offsets, s_after, mask, FULL)
         if LARGEST > 0:
             there = scale_offsets(start, BLOCK)
@@ -209,6 +231,7 @@ def update_kernel(
     LR_TENSOR: tl.constexpr, AGGR: tl.constexpr, FAMILY: tl.constexpr, BUFFERS: tl.constexpr,
     DECOUPLED: tl.constexpr, MOMENTUM: tl.constexpr, NESTEROV: tl.constexpr, MAXIMIZE: tl.constexpr,
     DAMPING: tl.constexpr, DTYPE: tl.constexpr, CODE: tl.constexpr, LARGEST: tl.constexpr, BLOCK: tl.constexpr,
+    PERMUTE: tl.constexpr,
 ):  # fmt: skip
     """One chunk of one tensor."""
     chunk = tl.program_id(0)
@@ -222,11 +245,11 @@ def update_kernel(
         work_on_chunk(
             tensor, start, chunk, lengths, rows, static, grads, tensors, decisions, corrections, weights, lr, kappa,
             s0, s1, s2, s3, s4, s5, topC, DAMPING, AGGR, FAMILY, BUFFERS, DECOUPLED, MOMENTUM, NESTEROV, MAXIMIZE, DTYPE,
-            CODE, LARGEST, BLOCK, True,
+            CODE, LARGEST, BLOCK, PERMUTE, True,
         )  # fmt: skip
     else:
         work_on_chunk(
             tensor, start, chunk, lengths, rows, static, grads, tensors, decisions, corrections, weights, lr, kappa,
             s0, s1, s2, s3, s4, s5, topC, DAMPING, AGGR, FAMILY, BUFFERS, DECOUPLED, MOMENTUM, NESTEROV, MAXIMIZE, DTYPE,
-            CODE, LARGEST, BLOCK, False,
+            CODE, LARGEST, BLOCK, PERMUTE, False,
         )  # fmt: skip

@@ -203,7 +203,9 @@ def _up_to(findings: Findings) -> tuple[str, Ruling]:
             untuned[task] = max(gains)
     # Other pairs of a task say nothing about the one in which the paper saw it.
     there = {(task, mine.family) for task, (_, pairs, _) in fair.items() for mine, _ in pairs}
-    needed = [task if (task, family) in there else f"{family}_C on {task}" for task, family in _where_the_paper_saw_it()]
+    needed = [
+        task if (task, family) in there else f"{family}_C on {task}" for task, family in _where_the_paper_saw_it()
+    ]
     ruling = rules.up_to(tuned, untuned, needed, SHARE)
     cells = "missing as in (1)" if _cells(fair, paper, findings) else ""
     return _on_the_nine(fair, paper), _with_cells(ruling, cells)
