@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -80,3 +83,16 @@ def test_it_is_part_of_a_key_only_where_it_is_given():
     assert trial.key == "48e8087334d6df935e701455165ad13a"
     keys = {trial.key, *(trial.replace(settings={"tf32": value}).key for value in (True, False))}
     assert len(keys) == 3
+
+
+def test_it_works_where_flags_must_not_be_assigned():
+    script = (
+        "import torch\n"
+        "from critgrad.lab.precision import tf32_allowed\n"
+        "torch.backends.disable_global_flags()\n"
+        "with tf32_allowed(False, 'cuda'):\n"
+        "    print(torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)\n"
+        "print(torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False", "False", "True"]

@@ -35,7 +35,11 @@ def _parser() -> argparse.ArgumentParser:
     many.add_argument("--trials", type=int, help="of each tuned arm, instead of the registration's")
     many.add_argument("--families", help="with commas, instead of all")
     many.add_argument("--shard", default="1/1", help="i/n: this machine's share of the trials")
-    many.add_argument("--seconds", type=float, help="start no new round after so many seconds")
+    many.add_argument(
+        "--seconds",
+        type=float,
+        help="start nothing that would not be done by then, as far as the longest job so far tells",
+    )
 
     seek = command("search", "Screen variants: run what the ledger lacks, and print what was found.")
     seek.add_argument("task")
@@ -45,7 +49,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     seek.add_argument("--table", action="store_true", help="run nothing, print what the ledger has")
     seek.add_argument("--families", help="with commas, instead of all")
-    seek.add_argument("--seconds", type=float, help="start no new round after so many seconds")
+    seek.add_argument(
+        "--seconds",
+        type=float,
+        help="start nothing that would not be done by then, as far as the longest job so far tells",
+    )
     seek.add_argument("--retry", action="store_true", help="run the trials that failed once more")
     seek.add_argument("--bank-size", type=int, default=256, help="models in one bank")
     seek.add_argument("--device", default="auto")
@@ -55,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     look.add_argument("name")
     look.add_argument("task", nargs="?", help="default: the first that the paper uses for it")
     look.add_argument("--optimizer")
+    look.add_argument("--seconds", type=float, help="start nothing that would not be done by then")
     look.add_argument("--lines", action="store_true", help="sensitivity: the paper's two lines, not the whole grid")
 
     for runs in (one, many, look):
@@ -209,6 +218,7 @@ def _analyze(args: argparse.Namespace) -> int:
             on_event=PlainLines(),
             bank_size=args.bank_size,
             retry_failed=args.retry,
+            seconds=args.seconds,
         )
     print("Nothing was left to run." if found.outcome is None else found.outcome.text)
     if found.missing:

@@ -162,14 +162,15 @@ def sweep(
 ) -> Outcome:
     """Plan, run, plan again, until nothing is left. ``jobs`` goes to ``run_jobs``.
 
-    With shards the first stage alone can be split: what follows depends on rows that other shards have. ``seconds``
-    starts no new round after that time. ``failed`` counts what has failed before, too, and keeps the track from its end.
+    With shards the first stage alone can be split: what follows depends on rows that other shards have. ``seconds`` starts
+    no job that would not be done by then, judged by the longest so far. ``failed`` counts what has failed before, too, and
+    keeps the track from its end.
     """
     if isinstance(track, (Fair, SearchTrack)):
         record(book, track.registration)
     began = time.monotonic()
     before = _done_before(track, book, shard, families)
-    done, interrupted = 0, False
+    done, interrupted, longest = 0, False, 0.0
 
     def wanted() -> tuple[list[Planned], int]:
         """The shard's runs of the next round, and how many more have failed before and are left alone."""
@@ -182,11 +183,14 @@ def sweep(
         # Runs that are timed must not share the machine: first they, one after the other, then the rest in a new round.
         timed = [item for item in todo if any(role.purpose == TIMING for role in item.roles)]
         alone = {"workers": 1, "eager": True} if timed else {}
-        outcome = run_jobs(timed or todo, book, on_event=on_event, **{**jobs, **alone})
+        left = None if seconds is None else max(0.0, seconds - (time.monotonic() - began))
+        limits = {"seconds": left, "longest": longest}
+        outcome = run_jobs(timed or todo, book, on_event=on_event, **{**jobs, **alone, **limits})
+        longest = outcome.longest
         done, interrupted = done + outcome.done, outcome.interrupted
         jobs["retry_failed"] = False  # once, not for ever
         todo, failed = wanted()
-        if outcome.done + outcome.failed == 0:
+        if outcome.done + outcome.failed == 0 or (seconds is not None and outcome.remaining):
             break
     return Outcome(done, failed, before, len(todo), time.monotonic() - began, interrupted)
 

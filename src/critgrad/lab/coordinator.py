@@ -49,6 +49,7 @@ class Outcome:
     remaining: int
     seconds: float
     interrupted: bool = False
+    longest: float = 0.0  # of the jobs, in seconds
 
     @property
     def text(self) -> str:
@@ -87,6 +88,8 @@ def run_jobs(
     bank_size: int = BANK_SIZE,
     deterministic: bool = False,
     eager: bool = False,
+    seconds: float | None = None,
+    longest: float = 0.0,
     work: str = WORK,
 ) -> Outcome:
     """Run what is planned and not done yet, and write each result to the ledger as it arrives.
@@ -94,11 +97,27 @@ def run_jobs(
     A result counts once it is in the ledger, and is then never run again. Ctrl-C stops new trials and waits for the running
     ones; a second one stops at once. A trial that raises is noted as failed, the others go on; ``retry_failed`` runs those
     that failed before. ``checkpoints`` is the folder where long trials keep their state (``None``: nowhere).
-    ``eager`` trains without CUDA graphs. ``options`` are the executor's; ``work`` names the function that runs trials.
+    ``eager`` trains without CUDA graphs. After ``seconds`` nothing should run any more: no job is started that would take
+    longer than is left, judged by the longest so far (``longest``: of those before). ``options`` are the executor's; ``work``
+    names the function that runs trials.
     """
-    return _Run(
-        planned, ledger, device, checkpoints, on_event, retry_failed, bank_size, deterministic, eager, work
-    ).run(executor, workers, options)
+    manner = _Manner(device, checkpoints, bank_size, deterministic, eager, work)
+    run = _Run(planned, ledger, manner, on_event, retry_failed)
+    run.longest = longest
+    run.deadline = None if seconds is None else time.monotonic() + seconds
+    return run.run(executor, workers, options)
+
+
+@dataclass(frozen=True)
+class _Manner:
+    """How jobs are made and done."""
+
+    device: str
+    checkpoints: Path | None
+    bank_size: int
+    deterministic: bool
+    eager: bool
+    work: str
 
 
 class _Run:
@@ -108,20 +127,14 @@ class _Run:
         self,
         planned: Sequence[Planned],
         ledger: Ledger,
-        device: str,
-        checkpoints: Path | None,
+        manner: _Manner,
         on_event: OnEvent | None,
         retry_failed: bool,
-        bank_size: int,
-        deterministic: bool,
-        eager: bool,
-        work: str,
     ) -> None:
         if not ledger.writable:
             raise LedgerError(f"The ledger {ledger.path} was opened for reading: open it with write=True")
         self.ledger, self.on_event = ledger, on_event
-        self.device, self.checkpoints, self.bank_size = device, checkpoints, bank_size
-        self.deterministic, self.eager, self.work = deterministic, eager, work
+        self.manner, self.device, self.checkpoints = manner, manner.device, manner.checkpoints
         planned = merge_roles(planned)
         self.roles = {trial.key: roles for trial, roles in planned}
         trials = {trial.key: trial for trial, _ in planned}
@@ -135,6 +148,9 @@ class _Run:
         self.announced: set[Future[Any]] = set()
         self.interrupts = 0
         self.noted = 0.0
+        self.deadline: float | None = None
+        self.since: dict[Future[Any], float] = {}
+        self.longest = 0.0  # of the jobs so far, in seconds
 
     def _skip(self, trials: dict[str, Trial], known: set[str]) -> set[str]:
         """Leave out trials that the ledger knows; they may serve a new purpose."""
@@ -177,6 +193,7 @@ class _Run:
             remaining=progress.total - progress.done - progress.failed,
             seconds=time.monotonic() - begin,
             interrupted=self.interrupts > 0,
+            longest=self.longest,
         )
         self._tell("end", text=outcome.text)
         return outcome
@@ -185,8 +202,8 @@ class _Run:
 
     def _feed(self, executor: JobExecutor) -> None:
         waiting = deque(self._jobs(executor))
-        while (waiting and not self.interrupts) or self.flying:
-            while waiting and not self.interrupts and len(self.flying) < executor.slots:
+        while (waiting and self._may_start()) or self.flying:
+            while waiting and self._may_start() and len(self.flying) < executor.slots:
                 self._submit(executor, waiting.popleft())
             self._announce()
             with contextlib.suppress(queue.Empty):
@@ -195,6 +212,10 @@ class _Run:
                     self._land(future)
             self._note()
 
+    def _may_start(self) -> bool:
+        in_time = self.deadline is None or time.monotonic() + self.longest < self.deadline
+        return in_time and not self.interrupts
+
     def _jobs(self, executor: JobExecutor) -> Iterator[Job]:
         """Jobs in the order of the plan: banks as large as allowed, single trials one by one or as the executor likes."""
         banks = [trial for trial in self.trials.values() if trial.engine == "bank"]
@@ -202,17 +223,19 @@ class _Run:
         if banks:
             from .bank import bank_groups
 
-            groups += bank_groups(banks, self.bank_size)
+            groups += bank_groups(banks, self.manner.bank_size)
         single = [trial for trial in self.trials.values() if trial.engine != "bank"]
         groups += [single[begin : begin + executor.batch] for begin in range(0, len(single), executor.batch)]
         keep = self.checkpoints is not None and (executor.detached or executor.batch > 1)
         checkpoints = None if self.checkpoints is None else self.checkpoints.resolve()
+        how = self.manner
         for group in groups:
-            yield Job(tuple(group), self.device, checkpoints, self.work, keep, self.deterministic, self.eager)
+            yield Job(tuple(group), how.device, checkpoints, how.work, keep, how.deterministic, how.eager)
 
     def _submit(self, executor: JobExecutor, job: Job) -> None:
+        begin = time.monotonic()  # an executor may do the job on the spot
         future = executor.submit(perform, job)
-        self.flying[future] = job
+        self.flying[future], self.since[future] = job, begin
         future.add_done_callback(self.arrived.put)
 
     # -- results -------------------------------------------------------------------------------------------------------
@@ -220,6 +243,7 @@ class _Run:
     def _land(self, future: Future[Any]) -> None:
         job = self.flying.pop(future)
         self.announced.discard(future)
+        self.longest = max(self.longest, time.monotonic() - self.since.pop(future))
         if future.cancelled():
             return
         error = future.exception()

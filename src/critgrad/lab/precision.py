@@ -26,15 +26,15 @@ def tf32_allowed(allowed: bool | None, device: str) -> Iterator[None]:
     if allowed is None or not device.startswith("cuda"):
         yield
         return
-    places: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
-    before = [place.allow_tf32 for place in places]
+    cudnn: Any = torch.backends.cudnn
+    kept = {name: getattr(cudnn, name) for name in ("enabled", "benchmark", "benchmark_limit", "deterministic")}
+    before = torch.backends.cuda.matmul.allow_tf32
     try:
-        for place in places:
-            place.allow_tf32 = allowed
-        yield
+        torch.backends.cuda.matmul.allow_tf32 = allowed
+        with cudnn.flags(**kept, allow_tf32=allowed):  # assigning it may be forbidden (torch's own test tools do that)
+            yield
     finally:
-        for place, was in zip(places, before):
-            place.allow_tf32 = was
+        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def at_its_precision(run: Callable[Concatenate[Work, P], R]) -> Callable[Concatenate[Work, P], R]:

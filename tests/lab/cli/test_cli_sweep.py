@@ -107,7 +107,9 @@ def test_what_cannot_be_banked_fails_and_is_told_and_can_be_tried_again(cli):
 
 
 def test_a_time_limit_starts_no_new_round(cli, small, monkeypatch):
-    clock = itertools.chain([0.0, 1.0], itertools.repeat(100.0))  # began, asked before the first round, and after it
+    clock = itertools.chain(
+        [0.0, 1.0, 1.0], itertools.repeat(100.0)
+    )  # began, asked twice before the first round, after it
     monkeypatch.setattr(commands, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     with Ledger.open(cli.folder / "runs.db", write=True, create=True) as book:
         track = commands.make_track("digits-mlp@tiny", "fair", registration=small)

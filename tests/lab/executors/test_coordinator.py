@@ -224,3 +224,32 @@ def test_an_eager_job_forbids_cuda_graphs_while_it_runs(monkeypatch: pytest.Monk
         perform(Job((plan(1)[0].trial,), eager=eager))
     assert seen == ["0", "1"]
     assert os.environ["CRITGRAD_GRAPH"] == "1"
+
+
+class Clock:
+    """Time that passes only while a job is done, and by as much as it says."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(
+    "seconds, longest, done", [(None, 0.0, 5), (35.0, 0.0, 3), (5.0, 0.0, 1), (35.0, 30.0, 1), (35.0, 40.0, 0)]
+)
+def test_nothing_is_started_that_would_not_be_done_in_time(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, seconds: float | None, longest: float, done: int
+) -> None:
+    clock = Clock()
+
+    def ten_seconds(job: Job) -> list[object]:
+        clock.now += 10.0
+        return perform(job)
+
+    monkeypatch.setattr(coordinator, "time", clock)
+    monkeypatch.setattr(coordinator, "perform", ten_seconds)
+    outcome = run(plan(5), ledger, seconds=seconds, longest=longest)
+    assert (outcome.done, outcome.remaining) == (done, 5 - done)
+    assert outcome.longest == max(longest, 10.0 if done else 0.0)

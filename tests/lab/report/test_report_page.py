@@ -13,7 +13,7 @@ from critgrad.lab.analyses import ANALYSES
 from critgrad.lab.ledger import Ledger, LedgerError, Role
 from critgrad.lab.ledger import records as ledger_records
 from critgrad.lab.protocol import paper_grid, tables
-from critgrad.lab.report import sections, write_report
+from critgrad.lab.report import limit, write_report
 from critgrad.lab.report.figure import Axis, Figure
 from critgrad.lab.report.page import plain
 from critgrad.lab.report.panels import compared
@@ -256,6 +256,6 @@ def test_a_page_with_too_many_figures_keeps_some_of_every_task():
         return Figure(f"{task}-{number}", f"{task}, fair: {number}", Axis("x"), Axis("y"), ())
 
     figures = [figure("a", k) for k in range(6)] + [figure("b", k) for k in range(2)]
-    assert sections._of_every_task(figures, 5) == {"a-0", "b-0", "a-1", "b-1", "a-2"}
-    assert sections._shares([3, 100, 10], 33) == [3, 20, 10]
-    assert sections._shares([3, 4], 33) == [3, 4]
+    assert limit.of_every_task(figures, 5) == {"a-0", "b-0", "a-1", "b-1", "a-2"}
+    assert limit.shares([3, 100, 10], 33) == [3, 20, 10]
+    assert limit.shares([3, 4], 33) == [3, 4]

@@ -37,9 +37,11 @@ def pack(ledger: Path, target: Path) -> None:
 
 
 class Unpacked:
-    """A ledger unpacked in a folder of its own, which ``close`` removes."""
+    """A ledger unpacked in a folder of its own, which ``close`` removes. To be read: ``write`` is an error."""
 
-    def __init__(self, packed: Path) -> None:
+    def __init__(self, packed: Path, write: bool = False) -> None:
+        if write:
+            raise LedgerError(f"The ledger {packed} is packed: `critgrad merge` writes it, no other command does")
         self._folder = tempfile.TemporaryDirectory(prefix="critgrad-")
         self.path = Path(self._folder.name) / packed.stem
         try:

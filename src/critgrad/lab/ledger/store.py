@@ -39,11 +39,13 @@ class Ledger:
     Open it with ``Ledger.open``; one process at a time may write, any number may read meanwhile. It is a context manager.
     """
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, lock: WriterLock | None) -> None:
+    def __init__(
+        self, path: Path, connection: sqlite3.Connection, lock: WriterLock | None, unpacked: Unpacked | None = None
+    ) -> None:
         self.path = path
         self._connection = connection
         self._lock = lock
-        self._unpacked: Unpacked | None = None
+        self._unpacked = unpacked
         self._depth = 0
         self._ids: dict[tuple[str, Any], int] = {}
 
@@ -55,30 +57,18 @@ class Ledger:
             raise LedgerError(
                 f"There is no ledger at {path}: give its file with --ledger, or start a sweep that writes it"
             )
-        if is_packed(path):
-            return cls._open_packed(path, write)
+        unpacked = Unpacked(path, write) if is_packed(path) else None
         lock = WriterLock(path) if write else None
         try:
             with explained(path):
-                return cls(path, connect_writer(path) if write else connect_reader(path), lock)
+                file = path if unpacked is None else unpacked.path
+                return cls(path, connect_writer(file) if write else connect_reader(file), lock, unpacked)
         except BaseException:
+            if unpacked is not None:
+                unpacked.close()
             if lock is not None:
                 lock.release()
             raise
-
-    @classmethod
-    def _open_packed(cls, path: Path, write: bool) -> Ledger:
-        if write:
-            raise LedgerError(f"The ledger {path} is packed: `critgrad merge` writes it, no other command does")
-        unpacked = Unpacked(path)
-        try:
-            with explained(path):
-                ledger = cls(path, connect_reader(unpacked.path), None)
-        except BaseException:
-            unpacked.close()
-            raise
-        ledger._unpacked = unpacked
-        return ledger
 
     def close(self) -> None:
         """Close the file and let others write."""

@@ -13,6 +13,7 @@ from ..words import listed
 from . import provenance
 from .analysis_figures import DRAW
 from .figure import Figure, slug
+from .limit import capped
 from .outcome_figures import (
     acceleration_figures,
     best_after_figures,
@@ -25,8 +26,6 @@ from .panels import Panel, compare_panel, compared, fair_outcomes, fair_panel, o
 from .source import Source, alike, metric_of
 from .table import Cell, Table, interval, interval_record, number, word
 from .verdict_tables import compare_table, fair_tables, paper_table, suite_primaries, suite_table, tally
-
-LARGEST_PAGE = 240  # figures; a ledger of everything has more, and says so
 
 
 @dataclass
@@ -117,7 +116,7 @@ def build(source: Source) -> Report:
         _provenance(source, outcomes),
     ]
     report = Report([s for s in sections if s.blocks], _facts(source, outcomes), _banners(source, outcomes), kept)
-    return _capped(report)
+    return capped(report)
 
 
 _READING = (
@@ -376,45 +375,3 @@ def _banners(source: Source, outcomes: Sequence[Outcome]) -> list[str]:
 
 def _count(number: int, word_for: str) -> str:
     return f"{number:,} {word_for}{'' if number == 1 else 's'}"
-
-
-def _capped(report: Report) -> Report:
-    """No more figures than a browser bears: long sections lose some, of every task alike."""
-    count = len(report.figures)
-    if count <= LARGEST_PAGE:
-        return report
-    shares = _shares([sum(len(block.figures) for block in section.blocks) for section in report.sections], LARGEST_PAGE)
-    for section, share in zip(report.sections, shares):
-        kept = _of_every_task([figure for block in section.blocks for figure in block.figures], share)
-        for block in section.blocks:
-            block.figures = tuple(figure for figure in block.figures if figure.id in kept)
-    report.left_out = count - len(report.figures)
-    report.banners.append(
-        f"{report.left_out} figures are not drawn: too many for one page. `critgrad merge --task` makes a ledger of one task"
-    )
-    return report
-
-
-def _shares(counts: Sequence[int], limit: int) -> list[int]:
-    """As many of each as fit in all: what one does not need goes to the others.
-
-    >>> _shares([2, 30, 50, 0], 60)
-    [2, 29, 29, 0]
-    """
-    shares = [0] * len(counts)
-    while (wanting := [i for i, count in enumerate(counts) if shares[i] < count]) and sum(shares) < limit:
-        more = max(1, (limit - sum(shares)) // len(wanting))
-        for i in wanting:
-            shares[i] = min(counts[i], shares[i] + min(more, limit - sum(shares)))
-    return shares
-
-
-def _of_every_task(figures: Sequence[Figure], keep: int) -> set[str]:
-    """The ids of the first figures of each task in turn, so many in all. A title begins with its task."""
-    by_task: dict[str, list[str]] = {}
-    for figure in figures:
-        by_task.setdefault(figure.title.partition(",")[0], []).append(figure.id)
-    in_turn = [
-        ids[k] for k in range(max(map(len, by_task.values()), default=0)) for ids in by_task.values() if k < len(ids)
-    ]
-    return set(in_turn[:keep])
