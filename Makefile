@@ -79,8 +79,9 @@ docs: $(READY)
 results: $(READY)
 	$(BIN)/python -m critgrad.lab.results_page results/*.db.xz --out docs/results.md
 
-# What was withdrawn, and the runs that only show that a task trains, are in no comparison.
-SUITE := $(filter-out results/withdrawn.db.xz results/every-task.db.xz,$(wildcard results/*.db.xz))
+# What was withdrawn, searches, and the runs that only show that a task trains, are in no comparison.
+NOT_IN_SUITE := withdrawn search every-task
+SUITE := $(filter-out $(NOT_IN_SUITE:%=results/%.db.xz),$(wildcard results/*.db.xz))
 
 suite: $(READY)
 	mkdir -p build && rm -f build/suite.db
