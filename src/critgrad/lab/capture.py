@@ -190,7 +190,6 @@ class Graphs:
         self.seen: Counter[Any] = Counter()
         self.replayed = 0
         self.warning: str | None = None
-        self._kept: list[Tensor | None] = []
 
         def take(batch: Batch, noise: Tensor | None, carry: Carry) -> tuple[Tensor, Carry]:
             loss, carry = gradients(problem, model, self.parameters, batch, noise, carry)
@@ -225,7 +224,6 @@ class Graphs:
             self.replayed += 1
         elif self.recorder is not None:
             self.recorder.warm_up(step)
-            self.after_eager()
         else:
             step()
         assert step.loss is not None
@@ -239,16 +237,6 @@ class Graphs:
             self.recorder = None
             self.steps.clear()
             self.warning = "no CUDA graph: " + (str(error).strip().splitlines() or ["unknown error"])[0]
-
-    def after_eager(self) -> None:
-        """To be called after each eager step.
-
-        NOTE [other addresses]: our fused step keeps a table of its gradients' addresses on the device and does not write
-        it again while they stay the same; a replay writes those of its graph. So the gradients of the last eager step are
-        held until the next one has its own, which then stand elsewhere.
-        """
-        if self.replayed:
-            self._kept = [p.grad for p in self.parameters]
 
 
 def _shapes(tensors: tuple[Tensor, ...] | None) -> tuple[Any, ...] | None:

@@ -191,7 +191,6 @@ def _epoch(
                 optimizer.step()
                 if timed:
                     clock.stop()
-                graphs.after_eager()
             probes.after_step()
             if on_step is not None:
                 on_step(optimizer)
