@@ -39,8 +39,9 @@ TWINS: dict[str, dict[str, Any]] = {
 }
 # Epochs, steps of an epoch at most, how far the losses of the last epoch may be apart (the weights' orbits part slowly).
 REAL = {"ptb-lstm@b420": (6, 63, 1e-2), "cifar100-convnet": (3, 120, 5e-2)}
-# Its capturable step computes its corrections in float32 on the device, not in Python's doubles.
+# Their capturable step computes its corrections in float32 on the device, not in Python's doubles.
 ROUNDS = {"NAdam": 1e-4}
+NUDGE = 1 + 1e-6  # of a learning rate: some ten roundings of float32
 
 Run = tuple[Result, list[torch.Tensor]]
 CASES: dict[str, Callable[[], str]] = {}
@@ -98,13 +99,19 @@ def captured(result: Result) -> None:
 
 
 def equal(trial: Trial, bound: float = 0.0, **patches: Any) -> str:
-    """A run with graphs against one without."""
+    """A run with graphs against one without; with a bound, or what a nudge of the learning rate does, if that is more.
+
+    Small steps apart may end far apart: the convolutions' biases before a batch norm feel nothing but rounding errors.
+    """
     with patched(EAGER_STEPS=8, **patches):
         eager, graphs = run(trial, False), run(trial, True)
         captured(graphs[0])
         difference = apart(graphs, eager)
         if difference > bound:  # is it the graph, or does no run repeat itself here?
             bound = max(bound, 10 * apart(run(trial, False), eager))
+        if difference > bound > 0:
+            nudged = trial.replace(hyper={**trial.hyper, "lr": trial.hyper["lr"] * NUDGE})
+            bound = max(bound, 3 * apart(run(nudged, False), eager))
     expect(difference <= bound, f"{difference:.2e} apart, at most {bound:.0e} expected")
     return f"{difference:.1e} apart over {eager[0].summary['steps']} steps"
 
@@ -156,11 +163,23 @@ def resumed(optimizer: str) -> str:
 
 
 def fails() -> str:
-    """Slots in host memory make a step wait for the device: no capture, and dropout goes on as if nothing had been."""
-    trial = Trial("snli-lstm@tiny", "Adam_C", {"lr": 1e-3, "memory_device": "cpu"}, settings=TWINS["snli-lstm@tiny"])
+    """A loss that waits for the device: no capture, and dropout goes on as if nothing had been."""
+    trial = Trial("snli-lstm@tiny", "Adam_C", {"lr": 1e-3}, settings=TWINS["snli-lstm@tiny"])
+    problem = engine.problem_for(trial, DEVICE)
+    loss = type(problem).loss
+
+    def waits(*arguments: Any) -> Any:
+        value, carry = loss(problem, *arguments)
+        return (value if value.item() == value.item() else value), carry
+
     with patched(EAGER_STEPS=8):
-        eager, graphs = run(trial, False), run(trial, True)
-        captured(run(trial.replace(hyper={"lr": 1e-3}), True)[0])  # the process can capture after it
+        eager = run(trial, False)
+        problem.loss = waits  # type: ignore[method-assign]
+        try:
+            graphs = run(trial, True)
+        finally:
+            del problem.loss
+        captured(run(trial, True)[0])  # the process can capture after it
     said = graphs[0].provenance.get("graph_warning", "")
     expect(DEVICE == "cpu" or bool(said), "captured, though a step waits for the device")
     expect(apart(graphs, eager) == 0.0, f"{apart(graphs, eager):.2e} apart")
@@ -176,7 +195,10 @@ def collect() -> None:
     CASES["eager steps between replays"] = lambda: equal(ptb, MOST_GRAPHS=1)
     CASES["eager steps between replays, damping"] = lambda: equal(ptb.replace(optimizer="Adam_F"), MOST_GRAPHS=1)
     CASES["probes"] = lambda: equal(ptb.replace(probe=probes))
-    CASES["yoked"] = lambda: equal(ptb.replace(hyper={"lr": 1e-3, "donor_seed": 3}))
+    # Decisions from a list are the plain path's, and torch's own Adam takes the step: it rounds like NAdam.
+    CASES["yoked"] = lambda: equal(ptb.replace(hyper={"lr": 1e-3, "donor_seed": 3}), ROUNDS["NAdam"])
+    offloaded = {"lr": 1e-3, "memory_device": "cpu"}
+    CASES["slots in host memory"] = lambda: equal(ptb.replace(hyper=offloaded), ROUNDS["NAdam"])
     CASES["AggMo_C"] = lambda: equal(ptb.replace(optimizer="AggMo_C", hyper={"lr": 1e-2}))
     for optimizer in ("Adam_C", "NAdam"):
         CASES[f"resumed {optimizer}"] = lambda o=optimizer: resumed(o)

@@ -99,27 +99,35 @@ def norms_kernel(
 
 
 @triton.jit
+def _by_lane(values, EACH: tl.constexpr):
+    """Sums of EACH neighbours; a lane holds them all."""
+    return tl.sum(tl.reshape(values, (values.shape[0], values.shape[1] // EACH, EACH)), axis=2)
+
+
+@triton.jit
 def _products(
     slots, scales, first, g, newest, newest_scale, a, r, offsets, mask, at, length, topC,
-    LARGEST: tl.constexpr, ROUNDED: tl.constexpr, PERMUTE: tl.constexpr, FULL: tl.constexpr,
+    LARGEST: tl.constexpr, ROUNDED: tl.constexpr, EACH: tl.constexpr, PERMUTE: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
     """Some slots times ``g`` and, with ROUNDED, times the newest entry, lane by lane on top of ``a`` and ``r``."""
-    rows: tl.constexpr = a.shape[1]
-    k = first + tl.arange(0, rows).to(tl.int64)[None, :, None]
+    rows: tl.constexpr = a.shape[0]
+    k = first + tl.arange(0, rows).to(tl.int64)[:, None]
     row = k * length
     if FULL:
-        row = tl.multiple_of(row, (1, 1, 16))
+        row = tl.multiple_of(row, (1, 16))
         codes = tl.load(slots + row + offsets, mask=k < topC, other=0)
     else:
         codes = tl.load(slots + row + offsets, mask=(k < topC) & mask, other=0)
     G = numbers(codes, LARGEST, PERMUTE)
-    products = tl.sum(G * g, axis=2, keep_dims=True)
+    products = _by_lane(G * g, EACH)
     squares = products
     if ROUNDED:
-        squares = tl.sum(G * newest, axis=2, keep_dims=True)
+        squares = _by_lane(G * newest, EACH)
     if LARGEST > 0:
+        # Loaded (lanes, slots), since Triton deals the first of two equal axes to the lanes: where products are already.
         blocks = tl.cdiv(length, SCALE_BLOCK)
-        scale = tl.load(scales + k * blocks + at, mask=(k < topC) & (at < blocks), other=0.0)
+        column = tl.trans(k)
+        scale = tl.trans(tl.load(scales + column * blocks + at, mask=(column < topC) & (at < blocks), other=0.0))
         products = products * scale
         squares = squares * scale * newest_scale
     a += products
@@ -136,12 +144,13 @@ def _dots(
 ):  # fmt: skip
     """Adds the products of the values from ``begin`` to ``end``, counted from ``start``, to the sums of every lane.
 
-    Tiles are (lanes, slots, EACH neighbours): a lane adds up the products of its neighbours, which share a scale, and
-    multiplies their sum with it. With SPLIT there are two tiles, of HIGH slots and of those left: a tile has a power of two of
-    everything, and ten are not sixteen.
+    Tiles are (slots, values): a lane adds up the products of EACH neighbours, which share a scale, and multiplies their sum
+    with it. With SPLIT there are two tiles, of HIGH slots and of those left: a tile has a power of two of everything, and ten
+    are not sixteen. Tiles have two axes, since those of three pass through shared memory in another order than lanes read
+    them, and eight lanes wait for one bank.
     """
-    LANES: tl.constexpr = a.shape[0]
-    lane = tl.arange(0, LANES)[:, None, None] * EACH
+    LANES: tl.constexpr = a.shape[1]
+    lane = tl.arange(0, LANES)[:, None] * EACH
     gp = pointer(g_address, DTYPE, FULL)
     slots = pointer(slots_address, CODE, FULL)
     scales = scales_address.to(tl.pointer_type(tl.float32))
@@ -151,24 +160,25 @@ def _dots(
         newest_row = tl.multiple_of(newest_row, 16)
     for i in tl.range(begin, end, LANES * EACH, num_stages=STAGES):
         first = start + tl.multiple_of(i, LANES * EACH)
-        offsets = first + lane + tl.arange(0, EACH)[None, None, :]
+        offsets = first + tl.arange(0, LANES * EACH)[None, :]
         mask = offsets < length
         at = (first + lane) // SCALE_BLOCK
         g = load(gp, offsets, mask & (g_address != 0), FULL).to(tl.float32)
-        square += tl.sum(g * g, axis=2, keep_dims=True)
+        square += _by_lane(g * g, EACH)
         entry = g
         scale = 1.0
         if ROUNDED:
             if LARGEST > 0:
-                scale = tl.load(scales + newest * scale_blocks + at, mask=at < scale_blocks, other=0.0)
+                scale = tl.trans(tl.load(scales + newest * scale_blocks + at, mask=at < scale_blocks, other=0.0))
             entry = numbers(load(slots + newest_row, offsets, mask, FULL), LARGEST, PERMUTE)
         a, r = _products(
-            slots, scales, 0, g, entry, scale, a, r, offsets, mask, at, length, topC, LARGEST, ROUNDED, PERMUTE, FULL
-        )
+            slots, scales, 0, g, entry, scale, a, r, offsets, mask, at, length, topC,
+            LARGEST, ROUNDED, EACH, PERMUTE, FULL,
+        )  # fmt: skip
         if SPLIT:
             b, s = _products(
                 slots, scales, HIGH, g, entry, scale, b, s, offsets, mask, at, length, topC,
-                LARGEST, ROUNDED, PERMUTE, FULL,
+                LARGEST, ROUNDED, EACH, PERMUTE, FULL,
             )  # fmt: skip
     return square, a, r, b, s
 
@@ -215,11 +225,11 @@ def dots_kernel(
                 _count_step(static, tensors, tensor, corrections, beta1_hi, beta1_lo, beta2_hi, beta2_lo)
         end = tl.minimum(length - start, SPAN).to(tl.int32)
         whole = tl.where((tl.load(aligned + tensor) != 0) & (g_address != 0), end // BLOCK * BLOCK, 0)
-        square = tl.zeros((LANES, 1, 1), tl.float32)
-        a = tl.zeros((LANES, HIGH, 1), tl.float32)
-        r = tl.zeros((LANES, HIGH, 1), tl.float32)
-        b = tl.zeros((LANES, LOW, 1), tl.float32)
-        s = tl.zeros((LANES, LOW, 1), tl.float32)
+        square = tl.zeros((1, LANES), tl.float32)
+        a = tl.zeros((HIGH, LANES), tl.float32)
+        r = tl.zeros((HIGH, LANES), tl.float32)
+        b = tl.zeros((LOW, LANES), tl.float32)
+        s = tl.zeros((LOW, LANES), tl.float32)
         square, a, r, b, s = _dots(
             g_address, slots, scales, start, 0, whole, length, topC, newest, square, a, r, b, s,
             DTYPE, CODE, LARGEST, ROUNDED, HIGH, SPLIT, EACH, STAGES, PERMUTE, True,
@@ -229,11 +239,11 @@ def dots_kernel(
             DTYPE, CODE, LARGEST, ROUNDED, HIGH, SPLIT, FEW, 1, False, False,
         )  # fmt: skip
         weight = tl.load(counted + tensor).to(tl.float64)
-        square_sum += tl.sum(tl.sum(square, axis=2), axis=0).to(tl.float64) * weight
-        a_sum += tl.sum(tl.sum(a, axis=2), axis=0).to(tl.float64) * weight
-        r_sum += tl.sum(tl.sum(r, axis=2), axis=0).to(tl.float64) * weight
-        b_sum += tl.sum(tl.sum(b, axis=2), axis=0).to(tl.float64) * weight
-        s_sum += tl.sum(tl.sum(s, axis=2), axis=0).to(tl.float64) * weight
+        square_sum += tl.sum(square, axis=1).to(tl.float64) * weight
+        a_sum += tl.sum(a, axis=1).to(tl.float64) * weight
+        r_sum += tl.sum(r, axis=1).to(tl.float64) * weight
+        b_sum += tl.sum(b, axis=1).to(tl.float64) * weight
+        s_sum += tl.sum(s, axis=1).to(tl.float64) * weight
     row = partials + tl.program_id(0) * (1 + (2 if ROUNDED else 1) * topC)
     tl.store(row + tl.arange(0, 1), square_sum)
     high = tl.arange(0, HIGH)
