@@ -17,7 +17,6 @@ import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -124,30 +123,30 @@ def line(name: str, kernel: Any, values: float, loop: bool) -> str:
     return f"{name:44} {used[1]:>4} {total:7.1f} {figures} {total * VALUES / PER_SECOND * 1000:7.3f}"
 
 
-def update(memory: str, base: str, cut: tuple[int, int], permute: bool, topC: int) -> str:
+def update(memory: str, base: str, cut: tuple[int, int], topC: int) -> str:
     _, code, largest = MEMORIES[memory]
     family, buffers = FAMILIES[base]
     constants = {
         "LR_TENSOR": False, "AGGR": "fisher", "FAMILY": family, "BUFFERS": buffers, "DECOUPLED": False,
         "MOMENTUM": base == "sgdm", "NESTEROV": False, "MAXIMIZE": False, "DAMPING": topC, "DTYPE": tl.float32,
-        "CODE": code, "LARGEST": largest, "BLOCK": cut[0], "PERMUTE": permute,
+        "CODE": code, "LARGEST": largest, "BLOCK": cut[0],
     }  # fmt: skip
-    name = f"update {base} {memory} {cut[0]},{cut[1]}{' permute' if permute else ''}"
+    name = f"update {base} {memory} {cut[0]},{cut[1]}"
     return line(name, compiled(update_kernel, constants, cut[1]), cut[0] / (32 * cut[1]), loop=False)
 
 
-def dots(memory: str, cut: Dots, permute: bool, topC: int) -> str:
+def dots(memory: str, cut: Dots, topC: int) -> str:
     _, code, largest = MEMORIES[memory]
     high = max(1 << (topC.bit_length() - 1), 2)
     constants = {
         "DTYPE": tl.float32, "CODE": code, "LARGEST": largest, "ROUNDED": memory != "float32", "COUNTS": True,
         "WIDTH": triton.next_power_of_2(max(topC, 2)), "HIGH": high,
         "LOW": triton.next_power_of_2(max(topC - high, 2)), "SPLIT": topC > high, "SPAN": cut.span,
-        "BLOCK": cut.block, "STAGES": cut.stages, "EACH": cut.each, "PERMUTE": permute,
+        "BLOCK": cut.block, "STAGES": cut.stages, "EACH": cut.each,
     }  # fmt: skip
     kernel = compiled(dots_kernel, constants, cut.warps, cut.registers)
     name = f"dots {memory} {cut.block},{cut.warps},{cut.each},{cut.stages},{cut.registers or 0}"
-    return line(name + (" permute" if permute else ""), kernel, cut.block / (32 * cut.warps), loop=True)
+    return line(name, kernel, cut.block / (32 * cut.warps), loop=True)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -159,22 +158,20 @@ def main() -> None:
     parser.add_argument("--memory", action="append", choices=MEMORIES)
     parser.add_argument("--base", action="append", choices=FAMILIES)
     parser.add_argument("--topC", type=int, default=10)
-    parser.add_argument("--permute", action="store_true", help="int8 codes by inline assembly")
     parser.add_argument("--update", action="append", type=_numbers, help="block,warps")
     parser.add_argument("--dots", action="append", type=_numbers, help="block,warps,each,stages,registers (0: any)")
     args = parser.parse_args()
-    tuning = replace(Tuning(), permute=args.permute)
+    tuning = Tuning()
     print(f"{'':44} {'regs':>4} {'a value':>7} {' '.join(f'{kind:>8}' for kind in KINDS)} {'ms':>7}")
     for memory in args.memory or ["float32", "bfloat16", "int8"]:
         size = MEMORIES[memory][0]
-        permute = tuning.permute and memory == "int8"
         cuts = [Dots(b, w, e, stages=s, registers=r or None) for b, w, e, s, r in args.dots or ()]
         for cut in cuts or [tuning.dots_of(size)]:
-            print(dots(memory, cut, permute, args.topC), flush=True)
+            print(dots(memory, cut, args.topC), flush=True)
         for base in args.base or ["adam"]:
             sizes = args.update or [tuning.update(True, size, *FAMILIES[base])]
             for two in sizes:
-                print(update(memory, base, (two[0], two[1]), permute, args.topC), flush=True)
+                print(update(memory, base, (two[0], two[1]), args.topC), flush=True)
 
 
 if __name__ == "__main__":

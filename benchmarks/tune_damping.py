@@ -2,11 +2,12 @@
 
     PYTHONPATH=src python benchmarks/tune_damping.py                                  # what matters most, 110 seconds
     PYTHONPATH=src python benchmarks/tune_damping.py --memory float32 --base sgd --base sgdm
+    PYTHONPATH=src python benchmarks/tune_damping.py --by-slot --memory bfloat16 --base adam
 
-First it makes sure that the short way to decode int8 (``Tuning.permute``) is exact. Then each pass is timed by itself, on
-RoBERTa-base's shapes: the pass over the slots (``dots``; the same for every base), and the update; then the whole step, with
-the tuning in use and with the best that was found. A candidate costs a compilation of a second or two, so they are tried in
-the order of their promise (benchmarks/kernel_code.py) until the time is over; what was not tried any more is said.
+Whole steps are timed, on RoBERTa-base's shapes, ``topC`` of them in a row, so that each slot is replaced once: timed by
+itself, one and the same update took twice as long or not, by the slot it wrote (``--by-slot`` shows that). First come the cuts
+of the pass over the slots, then, with the best of them, those of the update. A candidate costs a compilation of a second or
+two, so they are tried in the order of their promise until the time is over; what was not tried any more is said.
 """
 
 from __future__ import annotations
@@ -19,17 +20,15 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-import triton
-import triton.language as tl
 from shapes import MODELS, Shape, count
 from step_time import Row
 from timing import batch_seconds, copy_bandwidth, synchronize
 
 import critgrad
 from critgrad.kernels import triton_path
-from critgrad.kernels.device_functions import numbers
+from critgrad.kernels.device_functions import SLOT
 from critgrad.kernels.families import FAMILIES
-from critgrad.kernels.launch import INTERPRETED, TUNING, Dots, Tuning
+from critgrad.kernels.launch import TUNING, Dots, Tuning
 
 BASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "adam": (critgrad.Adam_F, {}),
@@ -68,19 +67,6 @@ DOTS = {
 THEN = (("programs", (24, 12, 32)), ("span", (4096, 8192)))
 
 
-@triton.jit
-def _decode_kernel(codes, values, PERMUTE: tl.constexpr):  # type: ignore[no-untyped-def]  # Triton reads annotations
-    i = tl.arange(0, 256)
-    tl.store(values + i, numbers(tl.load(codes + i), 127.0, PERMUTE))
-
-
-def permute_is_exact(device: torch.device) -> bool:
-    codes = torch.arange(-128, 128, dtype=torch.int8, device=device)
-    values = torch.full((256,), float("nan"), device=device)
-    _decode_kernel[(1,)](codes, values, not INTERPRETED, num_warps=1)
-    return torch.equal(values, codes.to(torch.float32))
-
-
 class Contest:
     """One optimizer with a full memory, whose passes are timed under other tunings."""
 
@@ -89,7 +75,7 @@ class Contest:
         params = [torch.nn.Parameter(torch.zeros(shape, device=device)) for shape in shapes]
         self.optimizer = cls(params, lr=1e-4, topC=topC, memory_dtype=memory, **arguments)
         self.family = next(family for family in FAMILIES if self.optimizer._critical_base in family.bases)
-        self.device = device
+        self.device, self.topC = device, topC
         generator = torch.Generator(device=device).manual_seed(0)
         for p in params:
             p.grad = torch.randn(p.shape, generator=generator, device=device)
@@ -105,15 +91,18 @@ class Contest:
         fused._write_addresses(self.grads[0])
         return fused
 
-    def seconds(self, run: Callable[[], object], batches: int = 5) -> float:
-        run()  # compiles
+    def seconds(self, run: Callable[[], object], runs: int, batches: int = 5) -> float:
+        for _ in range(2 * runs):  # compiles, and wakes the clocks up
+            run()
         synchronize(self.device)
-        return statistics.median(batch_seconds(self.device, run, 4) for _ in range(batches))
+        return statistics.median(batch_seconds(self.device, run, runs) for _ in range(batches))
 
-    def dots(self, tuning: Tuning) -> float:
-        return self.seconds(self.fused(tuning)._measure)
+    def step(self, tuning: Tuning) -> float:
+        fused = self.fused(tuning)
+        return self.seconds(lambda: fused.step(self.grads[0]), self.topC)
 
-    def update(self, tuning: Tuning) -> float:
+    def by_slot(self, tuning: Tuning) -> list[float]:
+        """The update alone, for each slot that it may write."""
         fused = self.fused(tuning)
         fused._measure()
         fused._decide()
@@ -122,11 +111,11 @@ class Contest:
             for launch in fused.launches:
                 fused._update(launch)
 
-        return self.seconds(run)
-
-    def step(self, tuning: Tuning) -> float:
-        fused = self.fused(tuning)
-        return self.seconds(lambda: fused.step(self.grads[0]), batches=9)
+        times = []
+        for slot in range(self.topC):
+            fused.decisions[:, SLOT.value] = slot
+            times.append(self.seconds(run, 4))
+        return times
 
 
 class Search:
@@ -157,7 +146,7 @@ def with_dots(tuning: Tuning, size: int, cut: Dots) -> Tuning:
 
 def tune_dots(search: Search, contest: Contest, size: int, tuning: Tuning) -> Tuning:
     def measure(cut: Dots) -> float:
-        return contest.dots(with_dots(tuning, size, cut))
+        return contest.step(with_dots(tuning, size, cut))
 
     known: dict[Any, float] = {}
     cut = search.best([tuning.dots_of(size), *DOTS[size]], measure, known)
@@ -172,16 +161,7 @@ def tune_update(search: Search, contest: Contest, size: int, tuning: Tuning) -> 
         return replace(tuning, damping=tuple({**dict(tuning.damping), key: cut}.items()))
 
     now = tuning.update(True, size, contest.family.name, contest.buffers)
-    return with_update(search.best([now, *UPDATES[size]], lambda cut: contest.update(with_update(cut)), {}))
-
-
-def tune_permute(contest: Contest, tuning: Tuning) -> Tuning:
-    other = replace(tuning, permute=True)
-    for measure in (contest.dots, contest.update):
-        print(
-            f"    {measure.__name__} without and with permute", *(f"{measure(t) * 1000:.3f}" for t in (tuning, other))
-        )
-    return min((tuning, other), key=contest.step)
+    return with_update(search.best([now, *UPDATES[size]], lambda cut: contest.step(with_update(cut)), {}))
 
 
 def main() -> None:
@@ -192,29 +172,29 @@ def main() -> None:
     parser.add_argument("--only", default="roberta", choices=MODELS, help="the model's shapes")
     parser.add_argument("--topC", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=110)
+    parser.add_argument("--by-slot", action="store_true", help="time the update for each slot that it may write, too")
     args = parser.parse_args()
     device = torch.device(args.device)
     chosen = [(m, b) for m in args.memory or SIZES for b in args.base or BASES]
     contests = chosen if args.memory or args.base else list(CONTESTS)
     search = Search(args.seconds)
-    exact = permute_is_exact(device)
     bandwidth = copy_bandwidth(device)
-    print(f"copy bandwidth {bandwidth / 1e9:.0f} GB/s; permute is {'exact' if exact else 'WRONG, left out'}")
+    print(f"copy bandwidth {bandwidth / 1e9:.0f} GB/s")
     shapes = MODELS[args.only]()
     best, tuned, summary = TUNING, set[int](), []
     for memory, base in contests:
         size = SIZES[memory]
         contest = Contest(base, memory, args.topC, shapes, device)
-        contest.step(TUNING)  # warms up
         before = contest.step(TUNING)
+        if args.by_slot:
+            times = " ".join(f"{seconds * 1000:.3f}" for seconds in contest.by_slot(TUNING))
+            print(f"{memory}, update of {base} by the slot it writes, ms: {times}", flush=True)
         if size not in tuned:
             print(f"{memory}, pass over the slots")
             best = tune_dots(search, contest, size, best)
             tuned.add(size)
         print(f"{memory}, update of {base}")
         best = tune_update(search, contest, size, best)
-        if memory == "int8" and exact and not best.permute and not INTERPRETED:
-            best = tune_permute(contest, best)
         after = contest.step(best)
         moved = Row("fused", args.topC, memory, "fisher").bytes_per_value(base) * count(shapes)
         summary.append(
@@ -226,7 +206,7 @@ def main() -> None:
         summary.append(f"    damping {(key, dict(best.damping)[key])},")
         del contest
     print("\nwhole steps, and the best for launch.Tuning:", *summary, sep="\n  ")
-    print("  dots", *(f"    {entry}," for entry in best.dots), f"  permute = {best.permute}", sep="\n")
+    print("  dots", *(f"    {entry}," for entry in best.dots), sep="\n")
     print("  as code:", best)
     if search.left_out:
         print(f"time was over: {search.left_out} candidates not tried (--seconds, --memory, --base)")

@@ -43,5 +43,6 @@ def test_no_value_is_loaded_or_stored_in_less_than_a_word(counted):
 
 
 def test_reading_8_bit_slots_converts_no_integers(counted):
-    assert counted["dots int8 512,1,16,1,128"]["convert"] == 0
+    passes = [figures for name, figures in counted.items() if name.startswith("dots int8")]
+    assert [figures["convert"] for figures in passes] == [0]
     assert all(figures["convert"] <= 1 for figures in counted.values())  # the one that is stored

@@ -33,18 +33,6 @@ _TINY = tl.constexpr(1.1754943508222875e-38)
 _ROUNDER = tl.constexpr(12582912.0)  # 1.5 * 2**23: adding and taking it away rounds to an integer, halves to even
 _OFFSET = tl.constexpr(8388736.0)  # 2**23 + 128
 _OFFSET_BITS = tl.constexpr(0x4B000080)  # of it
-_PERMUTE = tl.constexpr("""{
-    .reg .b32 flipped, a, b, c, d;
-    xor.b32 flipped, $4, 0x80808080;
-    prmt.b32 a, flipped, 0x4B000000, 0x7440;
-    prmt.b32 b, flipped, 0x4B000000, 0x7441;
-    prmt.b32 c, flipped, 0x4B000000, 0x7442;
-    prmt.b32 d, flipped, 0x4B000000, 0x7443;
-    sub.rn.f32 $0, a, 0f4B000080;
-    sub.rn.f32 $1, b, 0f4B000080;
-    sub.rn.f32 $2, c, 0f4B000080;
-    sub.rn.f32 $3, d, 0f4B000080;
-}""")
 
 
 @triton.jit
@@ -83,18 +71,16 @@ def scale_offsets(start, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def numbers(codes, LARGEST: tl.constexpr, PERMUTE: tl.constexpr):
+def numbers(codes, LARGEST: tl.constexpr):
     """Stored codes as float32, not scaled yet. ``LARGEST``: of an 8-bit format's codes (127: int8, 448: float8), else 0.
 
     NOTE [no conversions]: a GPU converts integers at an eighth of the rate of its additions. Instead a code plus 128 is put
-    into the last bits of 2**23, and both are taken away again: exact for each of the 256 codes. With PERMUTE the bits are
-    put there by one instruction a code, which the compiler does not find by itself.
+    into the last bits of 2**23, and both are taken away again: exact for each of the 256 codes. (One byte permutation a
+    code by inline assembly was slower on an H200, though there are fewer instructions.)
     """
     if LARGEST == 448:
         return codes.to(tl.float8e4nv, bitcast=True).to(tl.float32)
     if LARGEST > 0:
-        if PERMUTE:
-            return tl.inline_asm_elementwise(_PERMUTE, "=f,=f,=f,=f,r", [codes], dtype=tl.float32, is_pure=True, pack=4)
         bits = (codes.to(tl.int32) & 255) ^ _OFFSET_BITS
         return bits.to(tl.float32, bitcast=True) - _OFFSET
     return codes.to(tl.float32)
@@ -104,8 +90,8 @@ def numbers(codes, LARGEST: tl.constexpr, PERMUTE: tl.constexpr):
 def decode(codes, scales, LARGEST: tl.constexpr):
     """Stored codes as the float32 values they stand for."""
     if LARGEST > 0:
-        return numbers(codes, LARGEST, False) * scales
-    return numbers(codes, LARGEST, False)
+        return numbers(codes, LARGEST) * scales
+    return numbers(codes, LARGEST)
 
 
 @triton.jit

@@ -47,18 +47,17 @@ class Tuning:
     norms: tuple[int, int] = (4096, 8)
     norms_span: int = 32768  # values of a row of partial sums
     dots: tuple[tuple[int, Dots], ...] = (
-        (4, Dots(256, 2, each=4)),
-        (2, Dots(256, 1, each=8, registers=128)),
-        (1, Dots(512, 1, each=16, stages=1, registers=128)),
+        (4, Dots(256, 2, each=4, programs=24, span=8192)),
+        (2, Dots(256, 2, each=4, programs=24)),
+        (1, Dots(512, 1, each=16, stages=1, programs=24, span=4096)),
     )
-    permute: bool = False  # device_functions.py, NOTE [no conversions]
     # By family, number of its buffers and bytes of a stored value: what reads every slot is sensitive to all of them.
     damping: tuple[tuple[tuple[str, int, int], tuple[int, int]], ...] = (
         (("sgd", 0, 4), (1024, 4)), (("sgd", 0, 2), (512, 1)), (("sgd", 0, 1), (512, 1)),
-        (("sgd", 1, 4), (2048, 4)), (("sgd", 1, 2), (2048, 4)), (("sgd", 1, 1), (512, 1)),
-        (("rmsprop", 1, 4), (2048, 4)), (("rmsprop", 1, 2), (512, 2)), (("rmsprop", 1, 1), (512, 1)),
+        (("sgd", 1, 4), (2048, 4)), (("sgd", 1, 2), (512, 2)), (("sgd", 1, 1), (512, 1)),
+        (("rmsprop", 1, 4), (2048, 4)), (("rmsprop", 1, 2), (512, 4)), (("rmsprop", 1, 1), (512, 1)),
         (("rmsprop", 2, 4), (1024, 4)), (("rmsprop", 2, 2), (512, 2)), (("rmsprop", 2, 1), (512, 1)),
-        (("adam", 2, 4), (1024, 4)), (("adam", 2, 2), (512, 2)), (("adam", 2, 1), (512, 1)),
+        (("adam", 2, 4), (1024, 4)), (("adam", 2, 2), (512, 2)), (("adam", 2, 1), (256, 1)),
     )  # fmt: skip
 
     def update(self, damps: bool, bytes_of_a_value: int, family: str, buffers: int) -> tuple[int, int]:

@@ -107,7 +107,7 @@ def _by_lane(values, EACH: tl.constexpr):
 @triton.jit
 def _products(
     slots, scales, first, g, newest, newest_scale, a, r, offsets, mask, at, length, topC,
-    LARGEST: tl.constexpr, ROUNDED: tl.constexpr, EACH: tl.constexpr, PERMUTE: tl.constexpr, FULL: tl.constexpr,
+    LARGEST: tl.constexpr, ROUNDED: tl.constexpr, EACH: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
     """Some slots times ``g`` and, with ROUNDED, times the newest entry, lane by lane on top of ``a`` and ``r``."""
     rows: tl.constexpr = a.shape[0]
@@ -118,7 +118,7 @@ def _products(
         codes = tl.load(slots + row + offsets, mask=k < topC, other=0)
     else:
         codes = tl.load(slots + row + offsets, mask=(k < topC) & mask, other=0)
-    G = numbers(codes, LARGEST, PERMUTE)
+    G = numbers(codes, LARGEST)
     products = _by_lane(G * g, EACH)
     squares = products
     if ROUNDED:
@@ -140,7 +140,7 @@ def _products(
 def _dots(
     g_address, slots_address, scales_address, start, begin, end, length, topC, newest, square, a, r, b, s,
     DTYPE: tl.constexpr, CODE: tl.constexpr, LARGEST: tl.constexpr, ROUNDED: tl.constexpr, HIGH: tl.constexpr,
-    SPLIT: tl.constexpr, EACH: tl.constexpr, STAGES: tl.constexpr, PERMUTE: tl.constexpr, FULL: tl.constexpr,
+    SPLIT: tl.constexpr, EACH: tl.constexpr, STAGES: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
     """Adds the products of the values from ``begin`` to ``end``, counted from ``start``, to the sums of every lane.
 
@@ -170,15 +170,15 @@ def _dots(
         if ROUNDED:
             if LARGEST > 0:
                 scale = tl.trans(tl.load(scales + newest * scale_blocks + at, mask=at < scale_blocks, other=0.0))
-            entry = numbers(load(slots + newest_row, offsets, mask, FULL), LARGEST, PERMUTE)
+            entry = numbers(load(slots + newest_row, offsets, mask, FULL), LARGEST)
         a, r = _products(
             slots, scales, 0, g, entry, scale, a, r, offsets, mask, at, length, topC,
-            LARGEST, ROUNDED, EACH, PERMUTE, FULL,
+            LARGEST, ROUNDED, EACH, FULL,
         )  # fmt: skip
         if SPLIT:
             b, s = _products(
                 slots, scales, HIGH, g, entry, scale, b, s, offsets, mask, at, length, topC,
-                LARGEST, ROUNDED, EACH, PERMUTE, FULL,
+                LARGEST, ROUNDED, EACH, FULL,
             )  # fmt: skip
     return square, a, r, b, s
 
@@ -197,7 +197,7 @@ def dots_kernel(
     beta1_hi, beta1_lo, beta2_hi, beta2_lo,
     DTYPE: tl.constexpr, CODE: tl.constexpr, LARGEST: tl.constexpr, ROUNDED: tl.constexpr, COUNTS: tl.constexpr,
     WIDTH: tl.constexpr, HIGH: tl.constexpr, LOW: tl.constexpr, SPLIT: tl.constexpr, SPAN: tl.constexpr,
-    BLOCK: tl.constexpr, STAGES: tl.constexpr, EACH: tl.constexpr, PERMUTE: tl.constexpr,
+    BLOCK: tl.constexpr, STAGES: tl.constexpr, EACH: tl.constexpr,
 ):  # fmt: skip
     """Many coarse chunks -> one row of ``partials``: |g|^2, then topC of G g, then, with ROUNDED, topC of G G_newest.
 
@@ -232,11 +232,11 @@ def dots_kernel(
         s = tl.zeros((LOW, LANES), tl.float32)
         square, a, r, b, s = _dots(
             g_address, slots, scales, start, 0, whole, length, topC, newest, square, a, r, b, s,
-            DTYPE, CODE, LARGEST, ROUNDED, HIGH, SPLIT, EACH, STAGES, PERMUTE, True,
+            DTYPE, CODE, LARGEST, ROUNDED, HIGH, SPLIT, EACH, STAGES, True,
         )  # fmt: skip
         square, a, r, b, s = _dots(
             g_address, slots, scales, start, whole, end, length, topC, newest, square, a, r, b, s,
-            DTYPE, CODE, LARGEST, ROUNDED, HIGH, SPLIT, FEW, 1, False, False,
+            DTYPE, CODE, LARGEST, ROUNDED, HIGH, SPLIT, FEW, 1, False,
         )  # fmt: skip
         weight = tl.load(counted + tensor).to(tl.float64)
         square_sum += tl.sum(square, axis=1).to(tl.float64) * weight

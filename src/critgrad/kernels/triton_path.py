@@ -143,7 +143,6 @@ class FusedMemory:
         self.high = max(1 << (memory.topC.bit_length() - 1), 2)
         self.low = triton.next_power_of_2(max(memory.topC - self.high, 2))
         self.rounded = self.damps and not parts[0].slots.is_exact
-        self.permute = TUNING.permute
         self.dots_tuning = TUNING.dots_of(parts[0].slots.values.element_size())
         self.bounds: Tensor | None = None
         self.measures = self._measure_launches()
@@ -315,7 +314,7 @@ class FusedMemory:
                     CODE=TYPES[first.slots.values.dtype], LARGEST=FORMATS[first.format_name].largest_code or 0.0,
                     ROUNDED=self.rounded, COUNTS=counts,
                     WIDTH=self.width, HIGH=self.high, LOW=self.low, SPLIT=memory.topC > self.high, SPAN=cut.span,
-                    BLOCK=cut.block, STAGES=cut.stages, EACH=cut.each, PERMUTE=self.permute,
+                    BLOCK=cut.block, STAGES=cut.stages, EACH=cut.each,
                 )  # fmt: skip
             else:
                 self.norms(
@@ -362,7 +361,7 @@ class FusedMemory:
             BUFFERS=len(family.buffers(group)), DECOUPLED=decoupled_weight_decay(self.base, group),
             MOMENTUM=bool(numbers.get("momentum", 0)), NESTEROV=flags.get("nesterov", False), MAXIMIZE=flags["maximize"],
             DAMPING=self.memory.topC if self.damps else 0, DTYPE=launch.dtype, CODE=launch.code, LARGEST=launch.largest,
-            BLOCK=launch.block, PERMUTE=self.permute,
+            BLOCK=launch.block,
         )  # fmt: skip
 
 

@@ -91,14 +91,14 @@ def slot_values(
 @triton.jit
 def damped(
     slots, scales, weights, k, length, start, offsets, mask,
-    CODE: tl.constexpr, LARGEST: tl.constexpr, BLOCK: tl.constexpr, PERMUTE: tl.constexpr, FULL: tl.constexpr,
+    CODE: tl.constexpr, LARGEST: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
     """Slot ``k`` times its weight; a scale is multiplied with the weight, once a row, and not with every value."""
     weight = tl.load(weights + k)
     codes, scale, _ = slot_values(slots, scales, k, length, start, offsets, mask, CODE, LARGEST, BLOCK, FULL)
     if LARGEST > 0:
         weight = weight * scale
-    return weight * numbers(codes, LARGEST, PERMUTE)
+    return weight * numbers(codes, LARGEST)
 
 
 @triton.jit
@@ -126,7 +126,7 @@ def work_on_chunk(
     s0, s1, s2, s3, s4, s5, topC,
     DAMPING: tl.constexpr, AGGR: tl.constexpr, FAMILY: tl.constexpr, BUFFERS: tl.constexpr, DECOUPLED: tl.constexpr,
     MOMENTUM: tl.constexpr, NESTEROV: tl.constexpr, MAXIMIZE: tl.constexpr,
-    DTYPE: tl.constexpr, CODE: tl.constexpr, LARGEST: tl.constexpr, BLOCK: tl.constexpr, PERMUTE: tl.constexpr,
+    DTYPE: tl.constexpr, CODE: tl.constexpr, LARGEST: tl.constexpr, BLOCK: tl.constexpr,
     FULL: tl.constexpr,
 ):  # fmt: skip
     length = tl.load(lengths + tensor)
@@ -164,12 +164,10 @@ def work_on_chunk(
         d = g
         if FULL:
             for i in tl.static_range(DAMPING):  # unrolled, so that the loads of many slots are in flight
-                d -= damped(
-                    slots, scales, weights, i, length, start, offsets, mask, CODE, LARGEST, BLOCK, PERMUTE, FULL
-                )
+                d -= damped(slots, scales, weights, i, length, start, offsets, mask, CODE, LARGEST, BLOCK, FULL)
         else:
             for i in range(DAMPING):  # few chunks come here: not worth the registers
-                d -= damped(slots, scales, weights, i, length, start, offsets, mask, CODE, LARGEST, BLOCK, False, FULL)
+                d -= damped(slots, scales, weights, i, length, start, offsets, mask, CODE, LARGEST, BLOCK, FULL)
         if FULL:
             tl.store(slots + k * length + offsets, new_codes, mask=accept)
         else:
@@ -231,7 +229,6 @@ def update_kernel(
     LR_TENSOR: tl.constexpr, AGGR: tl.constexpr, FAMILY: tl.constexpr, BUFFERS: tl.constexpr,
     DECOUPLED: tl.constexpr, MOMENTUM: tl.constexpr, NESTEROV: tl.constexpr, MAXIMIZE: tl.constexpr,
     DAMPING: tl.constexpr, DTYPE: tl.constexpr, CODE: tl.constexpr, LARGEST: tl.constexpr, BLOCK: tl.constexpr,
-    PERMUTE: tl.constexpr,
 ):  # fmt: skip
     """One chunk of one tensor."""
     chunk = tl.program_id(0)
@@ -245,11 +242,11 @@ def update_kernel(
         work_on_chunk(
             tensor, start, chunk, lengths, rows, static, grads, tensors, decisions, corrections, weights, lr, kappa,
             s0, s1, s2, s3, s4, s5, topC, DAMPING, AGGR, FAMILY, BUFFERS, DECOUPLED, MOMENTUM, NESTEROV, MAXIMIZE, DTYPE,
-            CODE, LARGEST, BLOCK, PERMUTE, True,
+            CODE, LARGEST, BLOCK, True,
         )  # fmt: skip
     else:
         work_on_chunk(
             tensor, start, chunk, lengths, rows, static, grads, tensors, decisions, corrections, weights, lr, kappa,
             s0, s1, s2, s3, s4, s5, topC, DAMPING, AGGR, FAMILY, BUFFERS, DECOUPLED, MOMENTUM, NESTEROV, MAXIMIZE, DTYPE,
-            CODE, LARGEST, BLOCK, PERMUTE, False,
+            CODE, LARGEST, BLOCK, False,
         )  # fmt: skip
