@@ -156,7 +156,7 @@ def variants_worse(studies: Sequence[Mapping[str, Any]], variants: Mapping[str, 
         return Ruling(NOT_TESTED, "")
     worse = sum(row["difference"]["high"] < 0 for row in rows)
     better = sum(row["difference"]["low"] > 0 for row in rows)
-    effect = f"{worse} of {len(rows)} are worse than the paper's choice, {better} better"
+    effect = f"{worse} of {len(rows)} are worse than the paper's choice at its own learning rate, {better} better"
     return Ruling(HOLDS if worse == len(rows) else NOT_SEEN, effect)
 
 
