@@ -254,7 +254,12 @@ _COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; what a user can put right is one line."""
-    args = _parser().parse_args(argv)
+    parser = _parser()
+    args, rest = parser.parse_known_args(argv)
+    if len(rest) == 1 and not rest[0].startswith("-") and getattr(args, "task", "") is None:
+        args.task = rest.pop()  # argparse gives an optional argument up at the first option: "sensitivity --lines TASK"
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     from .commands import EXPECTED
 
     try:

@@ -53,6 +53,9 @@ def test_sweep_analyze_merge_prepare(cli, run, monkeypatch):
     look = ("analyze", "convex", "covtype-logreg@tiny", "--seeds", 1, "--set", "epochs=1", "--executor", "inline")
     assert "8 done now" in run(*look).out
     assert "Nothing was left to run" in run(*look).out
+    assert "Nothing was left to run" in run(*look[:2], *look[3:], look[2]).out  # options may come first
+    with pytest.raises(SystemExit):
+        run(*look, "another-task")
     run("analyze", "spectrum")
     with Ledger.open(cli.folder / "runs.db") as book:
         assert len(book.analyses("spectrum")) == 1
