@@ -15,12 +15,14 @@ from .classification import ClassificationProblem
 from .dialogue import DialogueProblem
 from .inference import InferenceProblem
 from .language import LanguageProblem
+from .rare import rare_variants
 from .roberta import RobertaProblem
 
 TINY = "tiny"
 
 _FLOAT = {"dtype": "float32"}
 _LOGREG = {"model": "logreg", **_FLOAT}
+_MLP = {"model": "mlp", "hidden": 32, **_FLOAT}
 _SHORT = {"batch_size": 16, "epochs": 3}
 _SILENT = "the paper gives neither batch size nor epochs"
 
@@ -115,9 +117,10 @@ _TASKS = (
         ACCURACY,
         batch_size=32,
         epochs=30,
-        options={"model": "mlp", "hidden": 32, **_FLOAT},
+        options=_MLP,
+        variants=rare_variants(_MLP),
         tiny=_SHORT,
-        differs="ours, not in the paper",
+        differs="ours, not in the paper; @longtail: rare classes, @continual: five ways to shuffle the pixels in turn",
         bankable=True,
     ),
     Task(
@@ -143,10 +146,11 @@ _TASKS = (
         ACCURACY,
         batch_size=64,
         epochs=10,
-        options={"model": "mlp", "hidden": 32, **_FLOAT},
+        options=_MLP,
+        variants=rare_variants(_MLP),
         tiny=_SHORT,
         paper="MNIST MLP",
-        differs=_SILENT,
+        differs=f"{_SILENT}; @longtail: rare classes, @continual: five ways to shuffle the pixels in turn",
         bankable=True,
     ),
     _convex(
