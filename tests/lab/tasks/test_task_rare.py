@@ -97,7 +97,7 @@ def test_a_phase_is_forgotten_in_the_next():
 
 
 @pytest.mark.parametrize(
-    ("task", "setting", "value"), [(LONG, "imbalance", 0.5), (CONTINUAL, "phases", 0), (CONTINUAL, "phases", 2.0)]
+    "task, setting, value", [(LONG, "imbalance", 0.5), (CONTINUAL, "phases", 0), (CONTINUAL, "phases", 2.0)]
 )
 def test_a_bad_setting_is_named(task, setting, value):
     with pytest.raises(ValueError, match=f"Invalid {setting} of {task}: {value}"):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from .softmax import linear_cross_entropy
+
 State = tuple[Tensor, Tensor]
 
 
@@ -27,7 +29,13 @@ class LanguageModel(nn.Module):
         nn.init.uniform_(self.output.weight, -scale, scale)
         nn.init.zeros_(self.output.bias)
 
-    def forward(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Logits ``(T, B, vocabulary)`` and the state after the last word."""
+    def forward(
+        self, tokens: Tensor, state: State | None = None, targets: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """Logits ``(T, B, vocabulary)``, or with ``targets`` ``(T, B)`` the mean loss; and the state after the last word."""
         hidden, state = self.lstm(self.drop(self.embedding(tokens)), state)
-        return self.output(self.drop(hidden)), state
+        hidden = self.drop(hidden)
+        if targets is None:
+            return self.output(hidden), state
+        output = self.output
+        return linear_cross_entropy(hidden.flatten(0, 1), output.weight, output.bias, targets.flatten()), state

@@ -25,7 +25,7 @@ def searches_section(findings: Findings) -> str:
     text = ""
     for track, made, runs in found_searches(findings):
         search = track.search
-        text += f"\n### {search.task}\n\n{task_of(search.task).metric.name}, {search.epochs} epochs, "
+        text += f"\n### {search.task}, {search.name}\n\n{task_of(search.task).metric.name}, {search.epochs} epochs, "
         text += f"batch {search.batch_size}; {runs:,} runs; "
         text += f"{made.standing.text}. Validation values on {len(search.tuning_seeds)} tuning seeds.\n"
         for family in dict.fromkeys(line.family for line in made.lines):

@@ -77,8 +77,7 @@ class LanguageProblem(Problem):
 
     def loss(self, model: Model, batch: Batch, noise: Tensor | None, carry: Any) -> tuple[Tensor, Any]:
         inputs, targets = batch
-        logits, state = model(inputs, carry)
-        loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        loss, state = model(inputs, carry, targets)
         return loss, tuple(part.detach() for part in state)
 
     @torch.no_grad()
