@@ -29,7 +29,8 @@ from critgrad.lab.tasks import task_of
 from critgrad.lab.train import train
 
 LARGE = ("ptb-lstm@b420", "wikitext2-lstm@b420", "cifar100-convnet", "snli-lstm", "multiwoz-bilstm")
-TUNED = ("base", "C", "F", "rival", "momentum")
+TUNED = ("base", "C", "F", "rival", "F-rival", "momentum")
+MEMORIES = ("F", "F-rival", "C")
 
 
 @pytest.mark.parametrize("task", LARGE)
@@ -42,7 +43,7 @@ def test_an_announcement_of_a_large_task_is_whole(task: str) -> None:
     assert len(r.report_seeds) == (10 if task.startswith("ptb") else 5)
     assert r.timing is not None
     assert not {*r.timing.seeds} & {*r.report_seeds, *r.tuning_seeds}
-    assert {p.arm: p.against for p in r.primary} == dict.fromkeys(("F", "C"), ("base", "rival", "momentum"))
+    assert {p.arm: p.against for p in r.primary} == dict.fromkeys(MEMORIES, ("base", "rival", "momentum"))
     known = task_of(task, r.trial_settings)
     assert (r.metric, r.higher_is_better) == (known.metric.name, known.metric.higher_is_better)
     assert {"families", "space", "target", "seeds", "epochs", "precision", "budget", "timing", "arms"} <= set(r.notes)
@@ -62,15 +63,15 @@ def test_products_of_the_language_models_may_use_tf32_and_the_notes_say_so() -> 
 
 
 @pytest.mark.parametrize("task", LARGE)
-def test_the_first_round_is_eight_points_for_each_of_ten_arms(task: str) -> None:
+def test_the_first_round_is_eight_points_for_each_of_twelve_arms(task: str) -> None:
     plan = fair(task).plan(ToyLedger())
-    assert len(plan) == 80
+    assert len(plan) == 96
     lrs = {(role.family, role.arm): set() for planned in plan for role in planned.roles}
     for planned in plan:
         assert planned.trial.registration == find(task).hash
         for role in planned.roles:
             lrs[role.family, role.arm].add(planned.trial.hyper["lr"])
-    assert len(lrs) == 10
+    assert len(lrs) == 12
     for family in ("Adam", "SGDM"):
         assert len({frozenset(lrs[family, arm]) for arm in TUNED}) == 1  # all arms share the learning rates
 
@@ -114,7 +115,7 @@ def test_an_announcement_runs_to_its_end_on_the_tiny_twin(task: str, tmp_path: P
     assert found.decided
     assert found.missing == ()
     assert {(row.family, row.arm) for row in found.arms} == {(f, a) for f in r.families for a in find(task).arms}
-    assert len(found.primary) == 2 * len(r.families)
+    assert len(found.primary) == len(MEMORIES) * len(r.families)
     assert not any(row.testable for row in found.primary)
     assert {row.arm for row in found.decompositions} == ({"C", "F"} if task.startswith("ptb") else set())
 

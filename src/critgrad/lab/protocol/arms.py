@@ -80,6 +80,7 @@ _AGGMO = Search("AggMo")
 _C_AXES = (("C", "topC"), ("C", "decay"))
 _F_AXES = (("F", "topC"), ("F", "decay"), ("F", "rho"))
 _AGGR = (("C", "aggr"),)
+_DAMPED_NESTEROV = Search("Nesterov_F", {"momentum": 0.9}, _F_AXES)
 
 
 def _memory(role: str, axes: tuple[tuple[str, str], ...], **fixed: Any) -> dict[str, Search]:
@@ -106,6 +107,18 @@ _ARMS = (
             "Adam": Search("NAdam"),
         },
         labels={"SGD": "Nesterov", "SGDM": "Nesterov", "Adam": "NAdam"},
+    ),
+    Arm(
+        "F-rival",
+        "{}_F momentum .9",
+        "damping on the rival instead of the base",
+        {
+            "SGD": _DAMPED_NESTEROV,
+            "SGDM": _DAMPED_NESTEROV,
+            "RMSprop": Search("RMSprop_F", {"momentum": 0.9}, _F_AXES),
+            "Adam": Search("NAdam_F", {}, _F_AXES),
+        },
+        labels={"SGD": "Nesterov_F", "SGDM": "Nesterov_F", "Adam": "NAdam_F"},
     ),
     Arm(
         "momentum",

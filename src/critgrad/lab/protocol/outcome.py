@@ -47,6 +47,7 @@ EFFECTS: dict[str, tuple[tuple[str, str, str], ...]] = {
 _AGAINST = {
     "C": ("rival", "momentum", "AggMo", "C-FIFO", "C-step", "C-momentum", "C-yoked", "C-longer"),
     "F": ("C", "rival", "momentum", "AggMo", "F-FIFO", "F-random", "F-step", "F-yoked", "F-longer"),
+    "F-rival": ("rival", "momentum", "AggMo", "C", "F"),
 }
 _PER_SEED = ("donor_seed", "seed")  # arguments that differ from run to run of one arm
 
@@ -87,7 +88,7 @@ def tables(ledger: Reader, registration: Registration) -> Outcome:
 
 
 def judged(pairs: Sequence[Pair]) -> list[Comparison]:
-    """The primaries' verdicts. Holm runs over those of one memory at a time: ``_F`` and ``_C`` are families of their own.
+    """The primaries' verdicts. Holm runs over those of one memory at a time: ``_F`` and ``_C`` are families apart.
 
     Hand over the pairs of several outcomes to correct over a whole suite of tasks.
     """

@@ -51,6 +51,7 @@ _RIVALS: dict[str, Style] = {
 # Arms that are not an optimizer of the registry: the base at another step, a memory with other decisions.
 _CONTROLS: dict[str, Style] = {
     "rival": Style(GREY[0], "dashdot", 2.0, "triangle-down"),
+    "F-rival": Style(GREY[0], "solid", 2.6, "star"),
     "momentum": Style(GREY[0], "longdash", 2.0, "triangle-right"),
     "AggMo": _RIVALS["AggMo"],
     "C-FIFO": Style(GREY[1], "dash", 1.8, "cross"),

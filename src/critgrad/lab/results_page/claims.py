@@ -62,8 +62,8 @@ def verdicts(findings: Findings) -> list[Verdict]:
 # -- what the fair experiments say -------------------------------------------------------------------------------------
 
 
-def _fair_tasks(findings: Findings) -> str:
-    names = [outcome.task for outcome in findings.claimable]
+def _fair_tasks(findings: Findings, arm: str = "base") -> str:
+    names = [outcome.task for outcome in findings.claimable if arm in outcome.registration.arms]
     return f"fair: {', '.join(names)}" if names else ""
 
 
@@ -79,7 +79,7 @@ def _memory(role: str) -> Callable[[Findings], tuple[str, Ruling]]:
                 )
         if gains:
             effect += "; to the tuned base, in % of what the base learns (interquartile mean): " + ", ".join(gains)
-        return _fair_tasks(findings), Ruling(verdict, effect)
+        return _fair_tasks(findings, role), Ruling(verdict, effect)
 
     return judge
 
@@ -356,4 +356,10 @@ CLAIMS = (
     Claim("15", "decay 0 is a moving window", "", _window),
     Claim("C", "adding the memory (`_C`) beats the best equally tuned rival", "fair", _memory("C")),
     Claim("F", "damping (`_F`) beats an equally tuned base", "fair", _memory("F")),
+    Claim(
+        "R",
+        "damping on the rival (`NAdam_F`, `Nesterov_F`) beats the best equally tuned rival",
+        "fair",
+        _memory("F-rival"),
+    ),
 )

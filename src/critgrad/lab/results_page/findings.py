@@ -102,11 +102,11 @@ class Findings:
 
     @cached_property
     def primaries(self) -> list[Comparison]:
-        """The primaries of the whole suite, corrected together; those of ``_F`` and of ``_C`` are two families."""
+        """The primaries of the whole suite, corrected together; each memory's are a family of their own."""
         return suite(self.claimable)
 
     def primaries_of(self, role: str) -> list[Comparison]:
-        """Those of one memory, ``"C"`` or ``"F"``."""
+        """Those of one memory: ``"C"``, ``"F"`` or ``"F-rival"``."""
         return [row for row in self.primaries if row.family.endswith(f"_{role}")]
 
     @cached_property

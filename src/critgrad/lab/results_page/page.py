@@ -130,7 +130,11 @@ def _suite(findings: Findings) -> str:
     if not findings.claimable:
         return ""
     text = "\n## The suite\n"
-    names = {"F": "Damping with the memory (`_F`)", "C": "Adding the memory (`_C`)"}
+    names = {
+        "F": "Damping with the memory (`_F`)",
+        "F-rival": "Damping on the rival (`NAdam_F`, `Nesterov_F`)",
+        "C": "Adding the memory (`_C`)",
+    }
     alone = {(row.task, row.arm): row.p_holm for outcome in findings.claimable for row in outcome.primary}
     for role, name in names.items():
         rows = findings.primaries_of(role)
