@@ -227,6 +227,17 @@ def test_timed_steps_are_never_recorded(again, monkeypatch):
     assert result.summary["step_ms"] > 0
 
 
+def test_beside_other_processes_on_a_gpu_nothing_is_timed_and_recording_starts_soon(again, monkeypatch):
+    used = again()
+    monkeypatch.setattr(engine, "EAGER_STEPS", engine.WARM_UP_STEPS + engine.TIMED_STEPS)
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "somewhere")
+    trial = TRIALS["cifar10-convnet"].replace(settings={"epochs": 13, "batch_size": 16})
+    result = train(trial)
+    assert used[-1].calls["replay"] == 13 * 20 - engine.WARM_UP_STEPS - 1 - capture.WARM_UP_STEPS
+    assert "step_ms" not in result.summary
+    assert train(trial, graph=False).summary["step_ms"] > 0  # a run without graphs is there to be timed
+
+
 def test_a_static_step_reads_and_writes_its_own_tensors():
     weight = torch.zeros(2)
 

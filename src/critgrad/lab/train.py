@@ -169,6 +169,7 @@ def _epoch(
     losses: list[torch.Tensor] = []
     carry: Carry = None
     clock = _StepClock(cuda)
+    eager_steps = _eager_steps(graphs)
     parameters = [p for p in model.parameters() if p.requires_grad]
     model.train()
     if cuda:
@@ -178,14 +179,14 @@ def _epoch(
     with global_stream(seed, "dropout", epoch):
         for step, batch in enumerate(problem.batches(plan)):
             keep = None if noise is None else noise[step]
-            recorded = graphs.find(batch, keep, carry) if state.steps >= EAGER_STEPS else None
+            recorded = graphs.find(batch, keep, carry) if state.steps >= eager_steps else None
             if recorded is not None:
                 probes.before_step()
                 loss, carry = graphs.take(recorded, batch, keep, carry)
             else:
                 loss, carry = gradients(problem, model, parameters, batch, keep, carry)
                 probes.before_step()
-                timed = WARM_UP_STEPS <= state.steps < EAGER_STEPS
+                timed = WARM_UP_STEPS <= state.steps < eager_steps
                 if timed:
                     clock.start()
                 optimizer.step()
@@ -200,6 +201,12 @@ def _epoch(
     state.seconds += time.perf_counter() - begin
     state.step_times += clock.seconds()
     return mean_loss
+
+
+def _eager_steps(graphs: Graphs) -> int:
+    """Steps before a capture, the timed ones among them; beside other processes on one GPU (MPS) a time says nothing."""
+    shared = graphs.recorder is not None and "CUDA_MPS_PIPE_DIRECTORY" in os.environ
+    return min(WARM_UP_STEPS, EAGER_STEPS) if shared else EAGER_STEPS
 
 
 class _StepClock:
