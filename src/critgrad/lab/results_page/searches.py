@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 from ..search import SearchTrack, Standings, find, searches, standings, tasks_of
+from ..spec import content_hash
 from ..tasks import task_of
 from .findings import Findings
 from .text import interval, short, table, values
@@ -17,6 +20,23 @@ def found_searches(findings: Findings) -> list[tuple[SearchTrack, Standings, int
             runs = len(findings.books.rows(registration=track.search.hash))
             if runs:
                 out.append((track, standings(track, findings.books), runs))
+    return out
+
+
+def withdrawn_searches(findings: Findings) -> list[str]:
+    """A line for each search whose file was changed after runs of it."""
+    current = {track.search.hash for track, _, _ in found_searches(findings)}
+    out = []
+    for name, text in sorted(findings.books.documents.items()):
+        document = json.loads(text) if text and name.startswith("registration:") else {}
+        plan = document.get("registration", {})
+        if "confirm" not in plan or content_hash(plan) in current:  # a fair experiment, or one that stands
+            continue
+        runs = len(findings.books.rows(registration=content_hash(plan)))
+        why = find(plan["name"], next(iter(plan["tasks"]))).content["notes"].get("withdrawn", "")
+        out.append(
+            f"{next(iter(plan['tasks']))}, {plan['name']}: {runs:,} runs of commit {document['commit'][:12]}. {why}"
+        )
     return out
 
 
@@ -72,4 +92,5 @@ def searches_section(findings: Findings) -> str:
         "\n## Search among variants of damping\n\nWhat each option means: [Research](research.md). The best of many is "
     )
     title += "flattered by the choice: nothing is claimed\nfrom these tables. In brackets: on how many seeds it was better.\n"
-    return title + text
+    gone = "".join(f"- {line}\n" for line in withdrawn_searches(findings))
+    return title + text + (f"\nWithdrawn, published without a table:\n\n{gone}" if gone else "")
