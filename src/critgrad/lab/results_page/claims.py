@@ -84,6 +84,12 @@ def _memory(role: str) -> Callable[[Findings], tuple[str, Ruling]]:
     return judge
 
 
+def _where_rare(findings: Findings) -> tuple[str, Ruling]:
+    rows = [row for outcome in findings.apart for row in outcome.primary if row.family.endswith("_F")]
+    tasks = [outcome.task for outcome in findings.apart]
+    return f"fair: {', '.join(tasks)}" if tasks else "", rules.memory_wins(rows)
+
+
 def _pairs(findings: Findings) -> list[tuple[str, ArmResult, ArmResult, bool]]:
     """Task, ``_C`` and base of every family of the fair experiments, and the metric's direction."""
     out = []
@@ -362,4 +368,5 @@ CLAIMS = (
         "fair",
         _memory("F-rival"),
     ),
+    Claim("S", "damping (`_F`) beats the best equally tuned rival where the signal is rare", "fair", _where_rare),
 )

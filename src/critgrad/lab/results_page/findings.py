@@ -15,6 +15,7 @@ from ..protocol.suite import SuiteRow, suite, suite_table
 from ..report.panels import PaperRun, paper_runs
 from ..report.source import Source, alike
 from ..statistics import Comparison
+from ..tasks.rare import is_rare
 from .text import values
 
 
@@ -97,7 +98,17 @@ class Findings:
         """Experiments that were announced in a commit, with all they announced: verdicts rest on these alone.
 
         Controls that are derived from the chosen settings may still be missing; no comparison of a verdict asks for them.
+        Tasks that were chosen by what a screen gave are no part of the suite: see ``apart``.
         """
+        return [outcome for outcome in self._decided if not is_rare(outcome.task)]
+
+    @cached_property
+    def apart(self) -> list[Outcome]:
+        """Those on the tasks whose signal is rare, each judged by itself."""
+        return [outcome for outcome in self._decided if is_rare(outcome.task)]
+
+    @cached_property
+    def _decided(self) -> list[Outcome]:
         return [outcome for outcome in self.outcomes if outcome.decided and outcome.standing.registered]
 
     @cached_property

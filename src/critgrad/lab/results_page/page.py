@@ -45,6 +45,7 @@ def render(findings: Findings) -> str:
         _verdicts,
         _what,
         _suite,
+        _apart,
         _arms,
         _decompositions,
         papers_section,
@@ -126,6 +127,15 @@ def _difference(row: Comparison) -> str:
     return interval(Interval(row.difference, row.low, row.high, row.n), "+")
 
 
+def _compared(row: Comparison) -> list[str]:
+    return [row.task, row.arm, row.rival, str(row.n), _difference(row), probability(row.p)]
+
+
+def _judged(row: Comparison) -> list[str]:
+    verdict = "identical" if row.identical else row.verdict + (", not testable" if not row.testable else "")
+    return [f"{row.poi:.2f}", verdict]
+
+
 def _suite(findings: Findings) -> str:
     if not findings.claimable:
         return ""
@@ -141,18 +151,7 @@ def _suite(findings: Findings) -> str:
         if not rows:
             continue
         lines = [
-            [
-                row.task,
-                row.arm,
-                row.rival,
-                str(row.n),
-                _difference(row),
-                probability(row.p),
-                probability(alone[row.task, row.arm]),
-                probability(row.p_holm),
-                f"{row.poi:.2f}",
-                "identical" if row.identical else row.verdict + (", not testable" if not row.testable else ""),
-            ]
+            [*_compared(row), probability(alone[row.task, row.arm]), probability(row.p_holm), *_judged(row)]
             for row in rows
         ]
         head = (
@@ -179,6 +178,26 @@ def _suite(findings: Findings) -> str:
     text += "the base's mean:\ninterquartile mean "
     text += "over tasks and seeds, stratified bootstrap. Descriptive.\n\n"
     return text + table(("family", "arm", "tasks", "difference (%)"), arms, ("tasks", "difference (%)"))
+
+
+def _apart(findings: Findings) -> str:
+    if not findings.apart:
+        return ""
+    text = """
+## Where the signal is rare
+
+Classes with few examples (`@longtail`), phases that are forgotten (`@continual`): tasks that were chosen because a screen
+([below](#search-among-variants-of-damping)) gave something there. Each is judged by itself, Holm over the primaries of one
+memory; they are no part of the suite.
+
+"""
+    rows = [
+        [*_compared(row), probability(row.p_holm), *_judged(row)]
+        for outcome in findings.apart
+        for row in sorted(outcome.primary, key=lambda row: row.family.rpartition("_")[2] == "C")
+    ]
+    head = ("task", "arm", "best rival on the tuning seeds", "seeds", "difference", "p", "Holm", "P(better)", "verdict")
+    return text + table(head, rows, head[3:8])
 
 
 # -- task by task ------------------------------------------------------------------------------------------------------

@@ -83,6 +83,18 @@ class ContinualProblem(ClassificationProblem):
         return super().plan(seed, epoch) + self.phase(epoch) * self.train_size
 
 
+RARE = ("longtail", "continual")  # names of the variants
+
+
+def is_rare(task: str) -> bool:
+    """Whether a task's name is one of these variants.
+
+    >>> is_rare("digits-mlp@longtail"), is_rare("digits-mlp")
+    (True, False)
+    """
+    return any(variant in RARE for variant in task.split("@")[1:])
+
+
 def rare_variants(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The variants of a task with these options."""
     return {
