@@ -47,8 +47,24 @@ def share_table(report: dict[str, Any]) -> str:
     return "\n".join(out)
 
 
+def floor_table(report: dict[str, Any]) -> str:
+    """The bare loop beside the optimizer, as multiples of torch's fused step."""
+    out = [
+        f"{report['threads']} threads, torch {report['torch']}; multiples of torch's fused Adam, median (quartiles).\n",
+        "| model | topC | aggr | bare loop of the same operations | plain path |",
+        "|---|---|---|---|---|",
+    ]
+    for model, rows in report["models"].items():
+        for bare, plain in zip(rows[::2], rows[1::2], strict=True):
+            both = [f"{r['median']:.2f} ({r['low']:.2f}-{r['high']:.2f})" for r in (bare["ratio"], plain["ratio"])]
+            out.append(f"| {model} | {bare['topC']} | {bare['aggr']} | {both[0]} | {both[1]} |")
+    return "\n".join(out)
+
+
 def table(path: Path) -> str:
     report = json.loads(path.read_text())
+    if "threads" in report:
+        return floor_table(report)
     return step_table(report) if "models" in report else share_table(report)
 
 
