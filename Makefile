@@ -80,7 +80,7 @@ results: $(READY)
 	$(BIN)/python -m critgrad.lab.results_page results/*.db.xz --out docs/results.md
 
 # What was withdrawn, searches, and the runs that only show that a task trains, are in no comparison.
-NOT_IN_SUITE := withdrawn search every-task
+NOT_IN_SUITE := withdrawn search every-task rare-tasks
 SUITE := $(filter-out $(NOT_IN_SUITE:%=results/%.db.xz),$(wildcard results/*.db.xz))
 
 suite: $(READY)
