@@ -11,6 +11,9 @@ from .findings import Findings
 from .text import interval, short, table, values
 
 
+COLUMNS = 4  # of differences in a table, the first ones of the file
+
+
 def found_searches(findings: Findings) -> list[tuple[SearchTrack, Standings, int]]:
     """The searches of which the ledgers have runs, and how many."""
     out = []
@@ -72,7 +75,7 @@ def searches_section(findings: Findings) -> str:
             text += f"\n{made.verdict(family)}.\n\n" + table(head, rows, head[:1] + head[3:6])
         confirmed = [row for row in made.confirmed if row.test is not None]
         if confirmed:
-            against = [name for name in search.against if any(name in row.minus for row in confirmed)]
+            against = [name for name in search.against if any(name in row.minus for row in confirmed)][:COLUMNS]
             rows = [
                 [
                     row.family,
