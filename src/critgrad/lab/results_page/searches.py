@@ -10,7 +10,6 @@ from ..tasks import task_of
 from .findings import Findings
 from .text import interval, short, table, values
 
-
 COLUMNS = 4  # of differences in a table, the first ones of the file
 
 
