@@ -4,10 +4,10 @@
     PYTHONPATH=src python benchmarks/tune_damping.py --memory float32 --base sgd --base sgdm
     PYTHONPATH=src python benchmarks/tune_damping.py --by-slot --memory bfloat16 --base adam
 
-Whole steps are timed, on RoBERTa-base's shapes, ``topC`` of them in a row, so that each slot is replaced once: timed by
-itself, one and the same update took twice as long or not, by the slot it wrote (``--by-slot`` shows that). First come the cuts
-of the pass over the slots, then, with the best of them, those of the update. A candidate costs a compilation of a second or
-two, so they are tried in the order of their promise until the time is over; what was not tried any more is said.
+Whole steps are timed, on RoBERTa-base's shapes, ``topC`` of them in a row, so that each slot is replaced once: by itself one
+and the same update took twice as long at times (``--by-slot``: does it depend on the slot that it writes?). First come the
+cuts of the pass over the slots, then, with the best of them, those of the update. A candidate costs a compilation of a second
+or two, so they are tried in the order of their promise until the time is over; what was not tried any more is said.
 """
 
 from __future__ import annotations
