@@ -79,7 +79,7 @@ docs: $(READY)
 results: $(READY)
 	$(BIN)/python -m critgrad.lab.results_page results/*.db.xz --out docs/results.md
 
-# What was withdrawn, searches, and the runs that only show that a task trains, are in no comparison.
+# In no comparison: what was withdrawn, searches and the tasks they chose, runs that only show that a task trains.
 NOT_IN_SUITE := withdrawn search every-task rare-tasks
 SUITE := $(filter-out $(NOT_IN_SUITE:%=results/%.db.xz),$(wildcard results/*.db.xz))
 

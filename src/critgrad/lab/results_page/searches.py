@@ -35,10 +35,10 @@ def withdrawn_searches(findings: Findings) -> list[str]:
         if "confirm" not in plan or content_hash(plan) in current:  # a fair experiment, or one that stands
             continue
         runs = len(findings.books.rows(registration=content_hash(plan)))
-        why = find(plan["name"], next(iter(plan["tasks"]))).content["notes"].get("withdrawn", "")
-        out.append(
-            f"{next(iter(plan['tasks']))}, {plan['name']}: {runs:,} runs of commit {document['commit'][:12]}. {why}"
-        )
+        (task,) = plan["tasks"]
+        why = find(plan["name"], task).content["notes"].get("withdrawn", "")
+        commit = f"commit {document['commit'][:12]}" if document["commit"] else "no commit"
+        out.append(f"{task}, {plan['name']}: {runs:,} runs of {commit}. {why}")
     return out
 
 
