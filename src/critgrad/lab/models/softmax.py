@@ -2,7 +2,8 @@
 
 Most of a word-level language model's step is reading and writing logits: 14,700 words x 33,278 of them are 2 GB. Layer and
 loss as two operations go over them ten times (the product, log-softmax, its gradient by way of a matrix of zeros, three
-products of that); here it is six times, and the gradient is there when the loss is.
+products of that); here it is six times, and the gradient is there when the loss is. On a GPU, where a task allows TF32, no
+logit goes to memory at all (softmax_kernels.py).
 """
 
 from __future__ import annotations
@@ -14,6 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+try:
+    from . import softmax_kernels
+except ImportError:  # no Triton
+    softmax_kernels = None  # type: ignore[assignment]
+
+FEWEST = 1 << 24  # logits for the kernels: fewer stay in the cache anyway, and need more programs than there are blocks
 SMALLEST = 1e-37  # of a probability, in any floating type: a loss of at most 85 instead of an infinite one
 
 
@@ -34,6 +41,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
+        if _kernels_fit(hidden, weight):
+            loss, gradients = softmax_kernels.loss_and_gradients(hidden, weight, bias, targets)
+            ctx.save_for_backward(*gradients)
+            return loss
         p = torch.softmax(torch.addmm(bias, hidden, weight.t()), dim=1)
         at = targets.unsqueeze(1)
         loss = -p.gather(1, at).clamp_min(SMALLEST).log().mean()
@@ -47,3 +58,17 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         return (*(gradient * part for part in ctx.saved_tensors), None)
+
+
+def _kernels_fit(hidden: Tensor, weight: Tensor) -> bool:
+    """Whether the kernels may, can and should do it: they round as TF32 does, know few widths, and want many logits."""
+    return (
+        softmax_kernels is not None
+        and hidden.is_cuda
+        and torch.backends.cuda.matmul.allow_tf32
+        and {hidden.dtype, weight.dtype} == {torch.float32}
+        and hidden.is_contiguous()
+        and weight.is_contiguous()
+        and hidden.shape[1] in softmax_kernels.WIDTHS
+        and len(hidden) * len(weight) >= FEWEST
+    )
