@@ -84,3 +84,11 @@ def test_the_same_bits_every_time():
     first, second = (kernels.loss_and_gradients(*parts) for _ in range(2))
     assert torch.equal(first[0], second[0])
     assert all(torch.equal(a, b) for a, b in zip(first[1], second[1], strict=True))
+
+
+def test_the_sum_of_an_evaluation_leaves_out_what_does_not_count():
+    hidden, weight, bias, targets = problem(200, 300, 64)
+    targets[::7] = -100
+    found = kernels.sum_of_losses(hidden, weight, bias, targets)
+    logits = F.linear(hidden.half().double(), weight.half().double(), bias.double())
+    assert distance(found, F.cross_entropy(logits, targets, ignore_index=-100, reduction="sum")) < 1e-5

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from critgrad.lab.models.softmax import linear_cross_entropy
+from critgrad.lab.models.softmax import NOT_COUNTED, linear_cross_entropy, sum_of_losses
 
 
 def tensors(dtype, scale=1.0, n=37, h=8, v=51):
@@ -53,3 +53,12 @@ def test_what_is_not_a_number_stays_so():
     with torch.no_grad():
         parts[0][0, 0] = float("nan")
     assert torch.isnan(linear_cross_entropy(*parts, targets))
+
+
+def test_the_sum_of_an_evaluation_leaves_out_what_does_not_count():
+    parts, targets = tensors(torch.float64)
+    targets[3:9] = NOT_COUNTED
+    found = sum_of_losses(*parts, targets)
+    counted = targets >= 0
+    assert not found.requires_grad
+    torch.testing.assert_close(found, plain(parts[0][counted], *parts[1:], targets[counted]) * counted.sum())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from .softmax import linear_cross_entropy
+from .softmax import linear_cross_entropy, sum_of_losses
 
 State = tuple[Tensor, Tensor]
 
@@ -30,12 +30,16 @@ class LanguageModel(nn.Module):
         nn.init.zeros_(self.output.bias)
 
     def forward(
-        self, tokens: Tensor, state: State | None = None, targets: Tensor | None = None
+        self, tokens: Tensor, state: State | None = None, targets: Tensor | None = None, total: bool = False
     ) -> tuple[Tensor, State]:
-        """Logits ``(T, B, vocabulary)``, or with ``targets`` ``(T, B)`` the mean loss; and the state after the last word."""
+        """Logits ``(T, B, vocabulary)``, or with ``targets`` ``(T, B)`` the mean loss; and the state after the last word.
+
+        ``total``: the sum of the losses instead, for an evaluation; it has no gradient, and may have targets that do not
+        count.
+        """
         hidden, state = self.lstm(self.drop(self.embedding(tokens)), state)
         hidden = self.drop(hidden)
         if targets is None:
             return self.output(hidden), state
-        output = self.output
-        return linear_cross_entropy(hidden.flatten(0, 1), output.weight, output.bias, targets.flatten()), state
+        loss = sum_of_losses if total else linear_cross_entropy
+        return loss(hidden.flatten(0, 1), self.output.weight, self.output.bias, targets.flatten()), state

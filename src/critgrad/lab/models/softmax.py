@@ -20,6 +20,7 @@ try:
 except ImportError:  # no Triton
     softmax_kernels = None  # type: ignore[assignment]
 
+NOT_COUNTED = -100
 FEWEST = 1 << 24  # logits for the kernels: fewer stay in the cache anyway, and need more programs than there are blocks
 SMALLEST = 1e-37  # of a probability, in any floating type: a loss of at most 85 instead of an infinite one
 
@@ -34,6 +35,14 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor, targets: 
     if torch.is_grad_enabled():
         return _LinearCrossEntropy.apply(hidden, weight, bias, targets)
     return F.cross_entropy(F.linear(hidden, weight, bias), targets)
+
+
+@torch.no_grad()
+def sum_of_losses(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
+    """The sum of the losses, for an evaluation; targets of ``NOT_COUNTED`` do not count."""
+    if _kernels_fit(hidden, weight):
+        return softmax_kernels.sum_of_losses(hidden, weight, bias, targets)
+    return F.cross_entropy(F.linear(hidden, weight, bias), targets, ignore_index=NOT_COUNTED, reduction="sum")
 
 
 class _LinearCrossEntropy(torch.autograd.Function):

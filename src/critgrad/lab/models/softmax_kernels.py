@@ -13,7 +13,7 @@ those, and of nothing more precise.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
@@ -39,7 +39,7 @@ LOG2E = 1.4426950408889634
 @triton.jit
 def over_words(
     hidden, weight, bias, targets, logsums, losses, gradient, n, words, share,
-    H: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, UNIT: tl.constexpr, L2E: tl.constexpr,
+    H: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, UNIT: tl.constexpr, L2E: tl.constexpr, GRADIENT: tl.constexpr,
 ):  # fmt: skip
     """Of a block of rows: the logarithm of the sum of exponentials (base 2), the loss, the gradient by the hidden units."""
     row = tl.program_id(0) * BM + tl.arange(0, BM)
@@ -59,16 +59,20 @@ def over_words(
         shrink = tl.exp2(top - higher)
         p = tl.exp2(logits - higher[:, None])
         total = total * shrink + tl.sum(p, 1)
-        mean = tl.dot((p * UNIT).to(w.dtype), w, mean * shrink[:, None])
+        if GRADIENT:
+            mean = tl.dot((p * UNIT).to(w.dtype), w, mean * shrink[:, None])
         top = higher
     logsum = top + tl.log2(total)
-    target = tl.load(targets + row, mask=inside, other=0)
+    target = tl.load(targets + row, mask=inside, other=-1)
+    counts = target >= 0
+    target = tl.where(counts, target, 0)
     own = tl.load(weight + target[:, None] * H + unit[None, :]).to(tl.float32)
     logit = tl.sum(h.to(tl.float32) * own, 1) + tl.load(bias + target)
-    tl.store(logsums + row, logsum, mask=inside)
-    tl.store(losses + row, logsum / L2E - logit, mask=inside)
-    found = (mean / (total * UNIT)[:, None] - own) * share
-    tl.store(gradient + row[:, None] * H + unit[None, :], found, mask=inside[:, None])
+    tl.store(losses + row, tl.where(counts, logsum / L2E - logit, 0.0), mask=inside)
+    if GRADIENT:
+        tl.store(logsums + row, logsum, mask=inside)
+        found = (mean / (total * UNIT)[:, None] - own) * share
+        tl.store(gradient + row[:, None] * H + unit[None, :], found, mask=inside[:, None])
 
 
 @triton.jit
@@ -100,30 +104,51 @@ def over_rows(
     tl.store(by_bias + place, of_bias * (share / UNIT), mask=inside)
 
 
+def sum_of_losses(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
+    """The sum of the losses; a negative target's does not count."""
+    losses = hidden.new_empty(len(hidden))
+    _over_words(hidden.to(torch.float16), weight.to(torch.float16), bias, targets, None, losses, None)
+    return losses.sum()
+
+
 def loss_and_gradients(
     hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
-    """The mean loss and its gradients by hidden units, weights and biases; the same bits every time."""
+    """The mean loss and its gradients by hidden units, weights and biases; the same bits every time. All targets count."""
     n, width = hidden.shape
     words = len(weight)
     h, w = hidden.to(torch.float16), weight.to(torch.float16)
     logsums, losses = hidden.new_empty(n), hidden.new_empty(n)
     by_hidden = torch.empty_like(hidden)
-    sizes: dict[str, Any] = {"H": width, "UNIT": SCALE, "L2E": LOG2E}
-    forth, back = TILES
-    over_words[(triton.cdiv(n, forth.rows),)](
-        h, w, bias, targets, logsums, losses, by_hidden, n, words, 1 / n,
-        BM=forth.rows, BN=forth.words, **sizes, num_warps=forth.warps, num_stages=forth.stages,
-    )  # fmt: skip
-    blocks = triton.cdiv(words, back.words)
+    _over_words(h, w, bias, targets, logsums, losses, by_hidden)
+    tile = TILES[1]
+    blocks = triton.cdiv(words, tile.words)
     parts = max(1, min(4, 2 * _processors(hidden) // blocks))  # so that a small vocabulary keeps all processors busy
-    part = triton.cdiv(triton.cdiv(n, parts), back.rows) * back.rows
+    part = triton.cdiv(triton.cdiv(n, parts), tile.rows) * tile.rows
     by_weight, by_bias = weight.new_empty(parts, words, width), bias.new_empty(parts, words)
     over_rows[(blocks, parts)](
         h, w, bias, targets, logsums, by_weight, by_bias, n, words, part, 1 / n,
-        BM=back.rows, BN=back.words, **sizes, num_warps=back.warps, num_stages=back.stages,
+        H=width, BM=tile.rows, BN=tile.words, UNIT=SCALE, L2E=LOG2E, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return losses.mean(), (by_hidden, by_weight.sum(0), by_bias.sum(0))
+
+
+def _over_words(
+    h: Tensor,
+    w: Tensor,
+    bias: Tensor,
+    targets: Tensor,
+    logsums: Tensor | None,
+    losses: Tensor,
+    by_hidden: Tensor | None,
+) -> None:
+    n, width = h.shape
+    tile = TILES[0]
+    over_words[(triton.cdiv(n, tile.rows),)](
+        h, w, bias, targets, logsums, losses, by_hidden, n, len(w), 1 / n,
+        H=width, BM=tile.rows, BN=tile.words, UNIT=SCALE, L2E=LOG2E, GRADIENT=by_hidden is not None,
+        num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
 
 
 def _processors(tensor: Tensor) -> int:

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from ..data import Dataset
 from ..models import LanguageModel
+from ..models.softmax import NOT_COUNTED
 from .base import Batch, Model, Problem, Scores, Task
-
-NOT_COUNTED = -100
 
 
 class LanguageProblem(Problem):
@@ -86,11 +85,11 @@ class LanguageProblem(Problem):
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         state = None
         for begin in range(0, len(inputs), self.bptt):
-            logits, state = model(inputs[begin : begin + self.bptt], state)
-            piece = targets[begin : begin + self.bptt].flatten()
-            total += F.cross_entropy(logits.flatten(0, 1), piece, ignore_index=NOT_COUNTED, reduction="sum")
-        loss = total.item() / count
-        return Scores(loss, perplexity(loss, self.worst))
+            piece = slice(begin, begin + self.bptt)
+            loss, state = model(inputs[piece], state, targets[piece], total=True)
+            total += loss
+        mean = total.item() / count
+        return Scores(mean, perplexity(mean, self.worst))
 
 
 def perplexity(loss: float, worst: float) -> float:
