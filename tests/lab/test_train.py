@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from critgrad.lab import train as engine
 from critgrad.lab.spec import Trial
 from critgrad.lab.tasks import TASKS, problem_of
 from critgrad.lab.train import train
@@ -117,6 +118,16 @@ def test_a_stopped_and_resumed_run_equals_one_left_alone(name, optimizer, tmp_pa
     resumed = train(trial, checkpoint=checkpoint)
     same(resumed, train(trial))
     same(train(trial, checkpoint=checkpoint), resumed)  # a finished one is read, not run again
+
+
+@pytest.mark.parametrize("share, written", [(1e-9, [1, 5]), (1e9, [1, 2, 3, 4, 5])])
+def test_checkpoints_take_a_share_of_the_time(tmp_path, monkeypatch, share, written):
+    epochs = []
+    save = engine._save
+    monkeypatch.setattr(engine, "_save", lambda *args: (epochs.append(args[-1].epoch), save(*args)))
+    trial = Trial("digits-mlp@tiny", "SGD", {"lr": 0.1}, settings={"epochs": 5})
+    train(trial, checkpoint=tmp_path / "run.pt", saving_share=share)
+    assert epochs == written
 
 
 def test_a_checkpoint_of_another_trial_is_refused(tmp_path):

@@ -95,11 +95,15 @@ def train(
     on_step: OnStep | None = None,
     stop_after: int | None = None,
     graph: bool = True,
+    saving_share: float = math.inf,
 ) -> Result:
     """Run a trial to its end, from its checkpoint if there is one.
 
     ``graph``: on CUDA, capture a whole step as a CUDA graph once the timed steps are done, and replay it; provenance says
     whether that worked. ``CRITGRAD_GRAPH=0`` in the environment forbids it, too.
+
+    ``checkpoint`` is written after each epoch, or with ``saving_share`` after so many that it takes no more than this share
+    of the time: with ten slots it is twelve times the model, and epochs may be short. Always after the first and the last.
 
     ``stop_after`` ends this call after so many epochs in all, leaving a checkpoint; the result is then that of the
     epochs so far, and the same call without it goes on from there.
@@ -125,6 +129,7 @@ def train(
         state.initial_valid = _evaluate(problem, model)[1]
 
     last = task.epochs if stop_after is None else min(stop_after, task.epochs)
+    saved_at = saving = 0.0
     while state.epoch < last and not state.diverged:
         train_loss = _epoch(problem, model, optimizer, trial.seed, state, probes, graphs, on_step)
         if cuda:
@@ -142,8 +147,12 @@ def train(
             recorded = {**row, "seconds": state.seconds, **recorded}
         for name, value in recorded.items():
             state.curves.setdefault(name, []).append(value)
-        if checkpoint is not None:
+        over = state.epoch >= last or state.diverged
+        now = time.perf_counter()
+        if checkpoint is not None and (over or saving_share * (now - saved_at) >= saving):
             _save(checkpoint, trial, model, optimizer, state)
+            saved_at = time.perf_counter()
+            saving = saved_at - now
         if on_epoch is not None:
             on_epoch(Progress(state.epoch, task.epochs, train_loss, valid, test, optimizer))
     origin = {**provenance(device), "graph": graphs.replayed > 0}

@@ -23,6 +23,7 @@ from .spec import Trial
 
 # A shorter trial is run again from its beginning rather than written down at each epoch.
 CHECKPOINT_SECONDS = 5.0
+SAVING_SHARE = 0.05  # of a trial's time that its checkpoints may take
 WORK = "critgrad.lab.worker:work"
 
 _seconds: dict[tuple[object, ...], float] = {}  # how long the last trial of a kind took in this process
@@ -101,7 +102,7 @@ def _run_single(trial: Trial, device: str, folder: Path | None) -> Result | Fail
     try:
         from .train import train
 
-        result = train(trial, device=device, checkpoint=checkpoint)
+        result = train(trial, device=device, checkpoint=checkpoint, saving_share=SAVING_SHARE)
     except Exception:
         return Failure(traceback.format_exc())
     # A resumed trial took longer than it seems: it tells nothing about the next one.
