@@ -85,7 +85,7 @@ def make_track(
     for name, value in (("trials", trials), ("seeds", seeds)):
         if value is not None and value < 1:
             raise ValueError(f"Invalid {name}: {value}, expected an int >= 1")
-    task_of(task, settings)
+    task_of(task.partition("+")[0], settings)
     if track == "fair":
         if settings:
             raise ValueError(

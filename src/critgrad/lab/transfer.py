@@ -97,9 +97,23 @@ def merge(
             for source in sources:
                 with Ledger.open(source) as ledger, into.transaction():
                     _merge_one(into, ledger, merged, salvage, _Form(compact, curves, tasks))
+            _name_commits(into)
         if compact or is_packed(target):
             _vacuum(file)
     return merged
+
+
+def _name_commits(ledger: Ledger) -> None:
+    """Ask git for the commits of announcements that were made where there is no git to ask."""
+    from .protocol import committed, registration
+    from .search import file
+
+    known: list[Any] = [registration.find(task) for task in registration.registered()]
+    known += [file.find(name, task) for name in file.searches() for task in file.tasks_of(name)]
+    for announcement in known:
+        there = ledger.document(committed.document_name(announcement.hash)) is not None
+        if there and not committed.standing(ledger, announcement).checkout:
+            committed.record(ledger, announcement)
 
 
 @contextmanager

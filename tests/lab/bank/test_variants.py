@@ -99,6 +99,7 @@ def test_tensors_that_select_for_themselves_are_the_librarys_scope_tensor(policy
     ours = run_bank([trial("SGDM_X", blocks="tensors", select="block", **shared)])[0]
     library = single.train(trial("SGDM_F", scope="tensor", **shared).replace(engine="single"))
     assert_same(ours, library)
+    assert_same(run_bank([trial("SGDM_F", scope="tensor", **shared)])[0], ours)
 
 
 @pytest.mark.parametrize("name", ["Lion", "Lion_F", "NAdam_F"])

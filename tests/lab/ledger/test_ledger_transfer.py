@@ -11,6 +11,8 @@ import pytest
 from ledger_helpers import REPORT, TUNE, result, trial
 
 from critgrad.lab.ledger import Ledger, LedgerError, Role
+from critgrad.lab.protocol import committed
+from critgrad.lab.protocol.registration import find
 from critgrad.lab.transfer import export, merge, rounded, same_numbers
 
 
@@ -31,6 +33,19 @@ def test_merge_is_the_union_by_key(tmp_path: Path) -> None:
     assert set(rows[5].roles) == {TUNE, REPORT}
     assert all(same_numbers(row, result(seed)) and row.provenance == result().provenance for seed, row in rows.items())
     assert merge(tmp_path / "all.db", [a, b]).added == 0
+
+
+def test_merge_names_the_commit_of_runs_from_a_box_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    announcement = find("digits-mlp")
+    source = make(tmp_path / "box.db", range(2))
+    with monkeypatch.context() as box, Ledger.open(source, write=True) as ledger:
+        box.setattr(committed, "_git", lambda *_: None)
+        assert not committed.record(ledger, announcement).registered
+    answers = {"ls-files": "digits-mlp.json", "status": "", "log": "c0ffee", "show": "0"}
+    monkeypatch.setattr(committed, "_git", lambda path, command, *_: answers[command])
+    merge(tmp_path / "all.db", [source])
+    with Ledger.open(tmp_path / "all.db") as ledger:
+        assert committed.standing(ledger, announcement).commit == "c0ffee"
 
 
 def test_merge_keeps_the_first_of_two_that_differ_and_says_so(tmp_path: Path) -> None:

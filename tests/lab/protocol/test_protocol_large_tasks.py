@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from protocol_helpers import ToyLedger, finish, registration, result
 
+from critgrad.lab.bank import run_bank
 from critgrad.lab.ledger import Ledger
 from critgrad.lab.protocol import (
     Fair,
@@ -29,8 +30,13 @@ from critgrad.lab.tasks import task_of
 from critgrad.lab.train import train
 
 LARGE = ("ptb-lstm@b420", "wikitext2-lstm@b420", "cifar100-convnet", "snli-lstm", "multiwoz-bilstm")
+FOLLOWED = ("cifar10-convnet+rival", "mnist-mlp+rival", "mnist-logreg+rival")
 TUNED = ("base", "C", "F", "rival", "F-rival", "momentum")
-MEMORIES = ("F", "F-rival", "C")
+
+
+def memories(task: str) -> tuple[str, ...]:
+    """Those with a primary: Penn Treebank was announced before the search had an end."""
+    return ("F", "F-rival", "C") if task.startswith("ptb") else ("F", "F-rival", "F-tensor", "C")
 
 
 @pytest.mark.parametrize("task", LARGE)
@@ -40,10 +46,10 @@ def test_an_announcement_of_a_large_task_is_whole(task: str) -> None:
     assert (r.task, r.engine, r.trials, r.tuning_seeds, r.race) == (task, "single", 8, (1000,), None)
     assert set(r.families) == {"Adam", "SGDM"}
     assert set(TUNED) <= set(r.arms)
-    assert len(r.report_seeds) == (10 if task.startswith("ptb") else 5)
+    assert len(r.report_seeds) == (10 if task.startswith("ptb") else 7)
     assert r.timing is not None
     assert not {*r.timing.seeds} & {*r.report_seeds, *r.tuning_seeds}
-    assert {p.arm: p.against for p in r.primary} == dict.fromkeys(MEMORIES, ("base", "rival", "momentum"))
+    assert {p.arm: p.against for p in r.primary} == dict.fromkeys(memories(task), ("base", "rival", "momentum"))
     known = task_of(task, r.trial_settings)
     assert (r.metric, r.higher_is_better) == (known.metric.name, known.metric.higher_is_better)
     assert {"families", "space", "target", "seeds", "epochs", "precision", "budget", "timing", "arms"} <= set(r.notes)
@@ -63,15 +69,16 @@ def test_products_of_the_language_models_may_use_tf32_and_the_notes_say_so() -> 
 
 
 @pytest.mark.parametrize("task", LARGE)
-def test_the_first_round_is_eight_points_for_each_of_twelve_arms(task: str) -> None:
+def test_the_first_round_is_eight_points_for_each_arm(task: str) -> None:
     plan = fair(task).plan(ToyLedger())
-    assert len(plan) == 96
+    arms = 2 * len({*TUNED, *memories(task)})
+    assert len(plan) == 8 * arms
     lrs = {(role.family, role.arm): set() for planned in plan for role in planned.roles}
     for planned in plan:
         assert planned.trial.registration == find(task).hash
         for role in planned.roles:
             lrs[role.family, role.arm].add(planned.trial.hyper["lr"])
-    assert len(lrs) == 12
+    assert len(lrs) == arms
     for family in ("Adam", "SGDM"):
         assert len({frozenset(lrs[family, arm]) for arm in TUNED}) == 1  # all arms share the learning rates
 
@@ -115,9 +122,51 @@ def test_an_announcement_runs_to_its_end_on_the_tiny_twin(task: str, tmp_path: P
     assert found.decided
     assert found.missing == ()
     assert {(row.family, row.arm) for row in found.arms} == {(f, a) for f in r.families for a in find(task).arms}
-    assert len(found.primary) == len(MEMORIES) * len(r.families)
+    assert len(found.primary) == len(memories(task)) * len(r.families)
     assert not any(row.testable for row in found.primary)
     assert {row.arm for row in found.decompositions} == ({"C", "F"} if task.startswith("ptb") else set())
+
+
+# -- what is asked later ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_a_later_question_has_its_own_seeds_and_the_first_ones_budget(name: str) -> None:
+    r = find(name)
+    first = find(r.task)
+    assert (r.name, r.question, first.question) == (name, "rival", "")
+    assert name in registered()
+    for mine, theirs in ((r.tuning_seeds, first.tuning_seeds), (r.report_seeds, first.report_seeds)):
+        assert len(mine) == len(theirs)
+        assert not {*mine} & {*first.tuning_seeds, *first.report_seeds, *first.timing.seeds}
+    same = ("trials", "epochs", "batch_size", "engine", "race", "widenings", "target")
+    assert all(getattr(r, field) == getattr(first, field) for field in same)
+    assert all(r.lr[family] == first.lr[family] for family in r.families)
+    assert r.axes["F"] == first.axes["F"]
+    assert {p.arm for p in r.primary} == {"F-rival", "F-tensor"}
+
+
+def test_a_later_question_runs_to_its_end_with_the_rival_at_equal_wall_clock(tmp_path: Path) -> None:
+    r = find("mnist-logreg+rival")
+    tiny = "mnist-logreg@tiny"
+    r = replace(
+        r, task=tiny, trials=2, epochs=2, batch_size=task_of(tiny).batch_size, tuning_seeds=(5000,), report_seeds=(0, 1),
+        families=("Adam",), race=None, timing=replace(r.timing, seeds=(6000,)), widenings=0, path=None,
+    )  # fmt: skip
+    track = Fair(r)
+    with Ledger.open(tmp_path / "runs.db", write=True, create=True) as book:
+        while plan := track.plan(book):
+            for planned in plan:
+                run = run_bank([planned.trial])[0] if planned.trial.engine == "bank" else train(planned.trial)
+                book.add(planned.trial, run, planned.roles)
+        found = tables(book, r)
+    assert (found.name, found.task) == (f"{tiny}+rival", tiny)
+    assert found.complete
+    assert found.missing == ()
+    longer = found.arm("Adam", "F-rival-longer")
+    assert longer.label == "NAdam, time of _F"
+    assert longer.epochs >= r.epochs
+    assert {row.arm for row in found.arms} == {*r.arms}
 
 
 # -- the winner at another batch size ----------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ _HOW = ("params", "fused", "foreach")
 NONE, SUMS, PICKED, DAMPS, VARIED = KINDS = ("none", "sums", "picks", "damps", "varied")
 
 _CURE = "use --engine single"
+BY_TENSOR = Variant(blocks="tensors", select="block")  # what scope="tensor" is among the variants
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,8 @@ def member(trial: Trial, weight_decay: float, hidden: bool = False) -> Member:
             f"Invalid donor_seed for {trial.optimizer}: it has no memory whose decisions could be replayed"
         )
     variant = None
-    if varied and memory is not None:
-        variant = Variant.of(trial.hyper)
+    if memory is not None and (varied or memory["scope"] == "tensor"):
+        variant = Variant.of(trial.hyper) if varied else BY_TENSOR
         _check_variant(trial, variant, family, options, memory)
     return Member(trial, family, options, memory, hidden, variant)
 
@@ -135,10 +136,12 @@ def _check_variant(
 
 
 def _check_memory(trial: Trial, memory: Mapping[str, Any]) -> None:
-    for name, only in (("scope", "global"), ("memory_dtype", None), ("memory_device", None)):
-        if memory[name] != only:
+    scopes = ("global", "tensor") if memory["aggr"] == "fisher" else ("global",)
+    for name, known in (("scope", scopes), ("memory_dtype", (None,)), ("memory_device", (None,))):
+        if memory[name] not in known:
+            expected = " or ".join(map(repr, known))
             raise ValueError(
-                f"Invalid {name} of {trial.optimizer} in a bank: {memory[name]!r}, expected {only!r}; {_CURE}"
+                f"Invalid {name} of {trial.optimizer} in a bank: {memory[name]!r}, expected {expected}; {_CURE}"
             )
 
 

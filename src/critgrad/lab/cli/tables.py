@@ -79,7 +79,7 @@ def print_outcome(outcome: Outcome, families: Sequence[str] | None = None) -> No
     for warning in outcome.warnings:
         console.print(f"[yellow]{escape(warning)}[/]", highlight=False, soft_wrap=True)
     made = table(
-        f"{outcome.task}: {outcome.runs} runs",
+        f"{outcome.name}: {outcome.runs} runs",
         "arm",
         "chosen",
         f"test {outcome.registration.metric}",

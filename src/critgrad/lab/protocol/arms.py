@@ -81,6 +81,7 @@ _C_AXES = (("C", "topC"), ("C", "decay"))
 _F_AXES = (("F", "topC"), ("F", "decay"), ("F", "rho"))
 _AGGR = (("C", "aggr"),)
 _DAMPED_NESTEROV = Search("Nesterov_F", {"momentum": 0.9}, _F_AXES)
+_BY_TENSOR = Search("Nesterov_F", {"momentum": 0.9, "scope": "tensor"}, _F_AXES)
 
 
 def _memory(role: str, axes: tuple[tuple[str, str], ...], **fixed: Any) -> dict[str, Search]:
@@ -121,6 +122,18 @@ _ARMS = (
         labels={"SGD": "Nesterov_F", "SGDM": "Nesterov_F", "Adam": "NAdam_F"},
     ),
     Arm(
+        "F-tensor",
+        "{}_F momentum .9, by tensor",
+        "damping on the rival, each tensor with a memory of its own",
+        {
+            "SGD": _BY_TENSOR,
+            "SGDM": _BY_TENSOR,
+            "RMSprop": Search("RMSprop_F", {"momentum": 0.9, "scope": "tensor"}, _F_AXES),
+            "Adam": Search("NAdam_F", {"scope": "tensor"}, _F_AXES),
+        },
+        labels={"SGD": "Nesterov_F by tensor", "SGDM": "Nesterov_F by tensor", "Adam": "NAdam_F by tensor"},
+    ),
+    Arm(
         "momentum",
         "{} tuned momentum",
         "momentum (Adam: beta1) tuned beside the learning rate",
@@ -148,6 +161,13 @@ _ARMS = (
     Arm("F-step", "{}, step of _F", "the base at the damped step's update RMS", needs=("F",)),
     Arm("F-yoked", "{}_F yoked", "damping with another seed's decisions replayed", needs=("F",)),
     Arm("F-longer", "{}, time of _F", "the base trained as long as damping takes", needs=("F", "base")),
+    Arm(
+        "F-rival-longer",
+        "{} momentum .9, time of _F",
+        "the rival trained as long as damping on it takes",
+        needs=("F-rival", "rival"),
+        labels={"SGD": "Nesterov, time of _F", "SGDM": "Nesterov, time of _F", "Adam": "NAdam, time of _F"},
+    ),
 )
 ARMS: dict[str, Arm] = {arm.name: arm for arm in _ARMS}
 

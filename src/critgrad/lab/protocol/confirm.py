@@ -22,7 +22,7 @@ from .records import ArmResult, Outcome
 from .registration import FOLDER, Primary, Registration, find
 from .spaces import Axis
 
-MEMORIES = ("F", "F-rival", "C")
+MEMORIES = ("F", "F-rival", "F-tensor", "C")
 
 
 def confirmation(

@@ -152,4 +152,4 @@ def chosen_hyper(task: str, optimizer: str) -> dict[str, Any]:
 
 
 # The arms in which an optimizer stands for itself; in the others it is a control with options to match.
-_OWN_ARMS = ("base", "C", "F", "rival", "F-rival", "AggMo")
+_OWN_ARMS = ("base", "C", "F", "rival", "F-rival", "F-tensor", "AggMo")

@@ -223,20 +223,20 @@ def _yoked(role: str) -> Callable[[Bench], State]:
 # -- wall-clock --------------------------------------------------------------------------------------------------------
 
 
-def _longer(role: str) -> Callable[[Bench], State]:
+def _longer(role: str, without: str = "base") -> Callable[[Bench], State]:
     def plan(bench: Bench) -> State:
-        """The tuned base for as many epochs as fit in the memory's time, rounded in the base's favour."""
-        mine, theirs = bench.timed(role), bench.timed("base")
+        """The tuned base, or rival, for as many epochs as fit in the memory's time, rounded in its favour."""
+        mine, theirs = bench.timed(role), bench.timed(without)
         if not mine or not theirs:
-            return LeftOut("the registration does not time it and its base")
+            return LeftOut(f"the registration does not time it and its {without}")
         if missing := bench.view.missing([*mine, *theirs]):
             return Waiting(tuple(missing), "analysis:timing")
         ratio = epoch_seconds(bench.view.of(mine)) / epoch_seconds(bench.view.of(theirs))
         if not math.isfinite(ratio):
             return LeftOut("the timed runs carry no seconds for two epochs")
         epochs = max(bench.registration.epochs, math.ceil(bench.registration.epochs * ratio))
-        base = bench.selected["base"]
-        return Control(base.optimizer, base.hyper(0), f"time ratio {ratio:.3g}, {epochs} epochs", epochs=epochs)
+        plain = bench.selected[without]
+        return Control(plain.optimizer, plain.hyper(0), f"time ratio {ratio:.3g}, {epochs} epochs", epochs=epochs)
 
     return plan
 
@@ -256,4 +256,5 @@ DERIVED: dict[str, Callable[[Bench], State]] = {
     "F-step": _step_of_f,
     "F-yoked": _yoked("F"),
     "F-longer": _longer("F"),
+    "F-rival-longer": _longer("F-rival", without="rival"),
 }

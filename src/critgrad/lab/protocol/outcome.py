@@ -47,7 +47,8 @@ EFFECTS: dict[str, tuple[tuple[str, str, str], ...]] = {
 _AGAINST = {
     "C": ("rival", "momentum", "AggMo", "C-FIFO", "C-step", "C-momentum", "C-yoked", "C-longer"),
     "F": ("C", "rival", "momentum", "AggMo", "F-FIFO", "F-random", "F-step", "F-yoked", "F-longer"),
-    "F-rival": ("rival", "momentum", "AggMo", "C", "F"),
+    "F-rival": ("rival", "momentum", "AggMo", "C", "F", "F-rival-longer"),
+    "F-tensor": ("rival", "momentum", "F", "F-rival", "F-rival-longer"),
 }
 _PER_SEED = ("donor_seed", "seed")  # arguments that differ from run to run of one arm
 

@@ -112,6 +112,11 @@ class Outcome:
         return self.registration.task
 
     @property
+    def name(self) -> str:
+        """The experiment's: the task's, and what was asked of it later."""
+        return self.registration.name
+
+    @property
     def complete(self) -> bool:
         """Whether nothing is left to run."""
         return not self.pending

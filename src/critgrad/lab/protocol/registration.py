@@ -1,7 +1,8 @@
 """The file that announces a fair experiment, before it is run: what is tried, on which seeds, judged by what.
 
-One JSON file per task in ``critgrad/lab/registrations``. Its content is hashed and the hash is part of every trial's
-key: rows of a changed plan answer no question of this one. ``notes`` say why; they are part of the hash, too.
+One JSON file per task in ``critgrad/lab/registrations``, and ``TASK+QUESTION.json`` for what is asked of it later. Its
+content is hashed and the hash is part of every trial's key: rows of a changed plan answer no question of this one. ``notes``
+say why; they are part of the hash, too.
 """
 
 from __future__ import annotations
@@ -73,10 +74,16 @@ class Registration:
     race: Race | None = None
     timing: Timing | None = None
     notes: Mapping[str, str] = field(default_factory=dict)
+    question: str = ""  # what a later experiment on the same task asks, in a word; "" for the task's first
     path: Path | None = field(default=None, compare=False)  # the file it was read from, if unchanged since
 
     def __post_init__(self) -> None:
         _check(self)
+
+    @property
+    def name(self) -> str:
+        """The file's: ``TASK``, or ``TASK+QUESTION``."""
+        return f"{self.task}+{self.question}" if self.question else self.task
 
     @property
     def higher_is_better(self) -> bool:
@@ -93,6 +100,7 @@ class Registration:
         return {
             "format": FORMAT,
             "task": self.task,
+            **({"question": self.question} if self.question else {}),
             "metric": self.metric,
             "direction": self.direction,
             "epochs": self.epochs,
@@ -183,16 +191,16 @@ def load(path: Path | str) -> Registration:
 
 
 def registered() -> list[str]:
-    """The tasks that have a registration."""
+    """The names of the registrations: a task's, or a task's and a question."""
     return sorted(path.stem for path in FOLDER.glob("*.json"))
 
 
-def find(task: str) -> Registration:
-    """The registration of a task, or an error that lists the tasks that have one."""
-    path = FOLDER / f"{task}.json"
+def find(name: str) -> Registration:
+    """The registration of that name, or an error that lists those that there are."""
+    path = FOLDER / f"{name}.json"
     if not path.exists():
         raise FileNotFoundError(
-            f"No registration for {task!r}: the fair track runs only what was announced. There are {registered()}; "
+            f"No registration for {name!r}: the fair track runs only what was announced. There are {registered()}; "
             f"write {path.name} after their pattern, commit it, and run again"
         )
     return load(path)

@@ -52,6 +52,7 @@ _RIVALS: dict[str, Style] = {
 _CONTROLS: dict[str, Style] = {
     "rival": Style(GREY[0], "dashdot", 2.0, "triangle-down"),
     "F-rival": Style(GREY[0], "solid", 2.6, "star"),
+    "F-tensor": Style(GREY[1], "solid", 2.6, "diamond"),
     "momentum": Style(GREY[0], "longdash", 2.0, "triangle-right"),
     "AggMo": _RIVALS["AggMo"],
     "C-FIFO": Style(GREY[1], "dash", 1.8, "cross"),
@@ -64,6 +65,7 @@ _CONTROLS: dict[str, Style] = {
     "F-yoked": Style(GREY[2], "dashdot", 1.8, "pentagon"),
     "C-longer": Style(GREY[2], "dot", 1.8, "bowtie"),
     "F-longer": Style(GREY[2], "dot", 1.8, "hourglass"),
+    "F-rival-longer": Style(GREY[1], "dot", 1.8, "hourglass"),
 }
 OWN_ARMS = ("", "base", "C", "F")
 

@@ -234,7 +234,7 @@ def fair_panel(source: Source, outcome: Outcome) -> Panel | None:
         return None
     metric, unit, higher = metric_of(rows.values(), outcome.task)
     seeds = len(outcome.registration.report_seeds)
-    title = f"{outcome.task}, fair"
+    title = f"{outcome.name}, fair"
     return Panel("fair", outcome.task, title, metric, unit, higher, tuple(arms), outcome.warnings, seeds)
 
 

@@ -82,7 +82,7 @@ def build(source: Source) -> Report:
     verdicts = Section("verdicts", "Verdicts", _READING)
     for outcome in outcomes:
         verdicts.blocks.append(_fair_block(outcome))
-    together = suite_table(outcomes)
+    together = suite_table([outcome for outcome in outcomes if not outcome.registration.question])
     if together is not None:
         verdicts.blocks.insert(0, Block("All tasks", "", (), (together,)))
     for c in found:
@@ -142,7 +142,7 @@ def _fair_block(outcome: Outcome) -> Block:
     widened = [family for family, ends in outcome.widened.items() if ends]
     if widened:
         words.append(f"learning-rate range widened for {', '.join(widened)}")
-    return Block(f"{outcome.task}, fair track", "; ".join(words) + ".", outcome.warnings, tuple(fair_tables(outcome)))
+    return Block(f"{outcome.name}, fair track", "; ".join(words) + ".", outcome.warnings, tuple(fair_tables(outcome)))
 
 
 def _compare_block(found: Any, table: Table) -> Block:
@@ -363,7 +363,7 @@ def _banners(source: Source, outcomes: Sequence[Outcome]) -> list[str]:
             out.append(f"{word_for}: {', '.join(tasks)}")
     for outcome in outcomes:
         if not outcome.standing.registered:
-            out.append(f"{outcome.task}: {outcome.standing.text}; no claim may rest on its rows")
+            out.append(f"{outcome.name}: {outcome.standing.text}; no claim may rest on its rows")
     for value, count in source.registrations[1].items():
         out.append(
             f"{count} runs carry a registration ({value[:12]}) whose plan is not in the ledger: left out of the verdicts"

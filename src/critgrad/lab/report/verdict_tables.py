@@ -202,8 +202,11 @@ def _arm_table(outcome: Outcome, name: str) -> Table:
 
 
 def suite_primaries(outcomes: Sequence[Outcome]) -> list[Comparison] | None:
-    """The primaries of several tasks, corrected together; nothing where there is one task, or two plans of the same."""
-    there = [outcome for outcome in outcomes if outcome.primary]
+    """The primaries of several tasks, corrected together; nothing where there is one task, or two plans of the same.
+
+    What was asked of a task later was asked because of what had been found, and is judged by itself.
+    """
+    there = [outcome for outcome in outcomes if outcome.primary and not outcome.registration.question]
     tasks = [outcome.task for outcome in there]
     return None if len(set(tasks)) < 2 or len(set(tasks)) < len(tasks) else suite(there)
 

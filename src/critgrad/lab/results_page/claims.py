@@ -84,6 +84,12 @@ def _memory(role: str) -> Callable[[Findings], tuple[str, Ruling]]:
     return judge
 
 
+def _winners(findings: Findings) -> tuple[str, Ruling]:
+    there = [o for o in (*findings.claimable, *findings.followed) if {"F-rival", "F-tensor"} & set(o.registration.arms)]
+    tasks = ", ".join(outcome.name for outcome in there)
+    return f"fair: {tasks}" if tasks else "", rules.memory_wins(findings.of_winners)
+
+
 def _where_rare(findings: Findings) -> tuple[str, Ruling]:
     rows = [row for outcome in findings.apart for row in outcome.primary if row.family.endswith("_F")]
     tasks = [outcome.task for outcome in findings.apart]
@@ -364,9 +370,9 @@ CLAIMS = (
     Claim("F", "damping (`_F`) beats an equally tuned base", "fair", _memory("F")),
     Claim(
         "R",
-        "damping on the rival (`NAdam_F`, `Nesterov_F`) beats the best equally tuned rival",
+        "damping on the rival (`NAdam_F`, `Nesterov_F`), as a search chose it, beats the best equally tuned rival",
         "fair",
-        _memory("F-rival"),
+        _winners,
     ),
     Claim("S", "damping (`_F`) beats the best equally tuned rival where the signal is rare", "fair", _where_rare),
 )

@@ -68,11 +68,11 @@ class Findings:
     def _plans(self) -> tuple[list[Registration], list[Registration]]:
         """Registrations that stand, and those that another one has replaced."""
         names = registered()
-        current = {task: find(task).hash for task in names}
+        current = {name: find(name).hash for name in names}
         standing: list[Registration] = []
         replaced: list[Registration] = []
-        for plan in sorted(self.books.registrations[0], key=lambda plan: _place(plan.task)):
-            (standing if current.get(plan.task, plan.hash) == plan.hash else replaced).append(plan)
+        for plan in sorted(self.books.registrations[0], key=lambda plan: (_place(plan.task), plan.question)):
+            (standing if current.get(plan.name, plan.hash) == plan.hash else replaced).append(plan)
         return standing, replaced
 
     @cached_property
@@ -87,7 +87,7 @@ class Findings:
 
         out = []
         for plan in self._plans[1]:
-            now = find(plan.task).notes
+            now = find(plan.name).notes
             said = [text for name, text in now.items() if plan.notes.get(name) != text]
             commit = standing(self.books, plan).commit
             out.append(Withdrawn(plan, len(self.books.rows(registration=plan.hash)), commit, " ".join(said)))
@@ -98,14 +98,20 @@ class Findings:
         """Experiments that were announced in a commit, with all they announced: verdicts rest on these alone.
 
         Controls that are derived from the chosen settings may still be missing; no comparison of a verdict asks for them.
-        Tasks that were chosen by what a screen gave are no part of the suite: see ``apart``.
+        Tasks that were chosen by what a screen gave are no part of the suite: see ``apart``; nor is what was asked later of a
+        task: see ``followed``.
         """
-        return [outcome for outcome in self._decided if not is_rare(outcome.task)]
+        return [o for o in self._decided if not is_rare(o.task) and not o.registration.question]
 
     @cached_property
     def apart(self) -> list[Outcome]:
         """Those on the tasks whose signal is rare, each judged by itself."""
-        return [outcome for outcome in self._decided if is_rare(outcome.task)]
+        return [o for o in self._decided if is_rare(o.task) and not o.registration.question]
+
+    @cached_property
+    def followed(self) -> list[Outcome]:
+        """What was asked of a task later, by what had been found: on seeds that nothing was chosen on."""
+        return [o for o in self._decided if o.registration.question]
 
     @cached_property
     def _decided(self) -> list[Outcome]:
@@ -115,6 +121,12 @@ class Findings:
     def primaries(self) -> list[Comparison]:
         """The primaries of the whole suite, corrected together; each memory's are a family of their own."""
         return suite(self.claimable)
+
+    @cached_property
+    def of_winners(self) -> list[Comparison]:
+        """The primaries of what the search has chosen, damping on the rival: of the suite's tasks and of later questions."""
+        asked = suite([*self.claimable, *self.followed])
+        return [row for row in asked if row.family.endswith(("_F-rival", "_F-tensor"))]
 
     def primaries_of(self, role: str) -> list[Comparison]:
         """Those of one memory: ``"C"``, ``"F"`` or ``"F-rival"``."""

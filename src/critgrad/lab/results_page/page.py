@@ -46,6 +46,7 @@ def render(findings: Findings) -> str:
         _what,
         _suite,
         _apart,
+        _followed,
         _arms,
         _decompositions,
         papers_section,
@@ -91,7 +92,7 @@ def _what(findings: Findings) -> str:
         state = outcome.standing.text
         if not outcome.complete:
             state += "; controls missing" if outcome.decided else "; not finished"
-        rows.append([outcome.task, "fair", *_origin(mine), f"{len(mine):,}", seeds, state])
+        rows.append([outcome.name, "fair", *_origin(mine), f"{len(mine):,}", seeds, state])
     for track, made, count in found_searches(findings):
         mine = books.rows(registration=track.search.hash)
         seeds = f"{len(track.search.tuning_seeds)} tuning"
@@ -111,7 +112,7 @@ def _what(findings: Findings) -> str:
     text = "\n## What was run\n\n" + table(head, rows, ("runs",))
     failed = len(books.failed)
     text += f"\nFailed runs: {failed}.\n"
-    notes = [f"- {o.task}: {warning}" for o in findings.outcomes for warning in o.warnings]
+    notes = [f"- {o.name}: {warning}" for o in findings.outcomes for warning in o.warnings]
     return text + ("\n" + "\n".join(notes) + "\n" if notes else "")
 
 
@@ -143,6 +144,7 @@ def _suite(findings: Findings) -> str:
     names = {
         "F": "Damping with the memory (`_F`)",
         "F-rival": "Damping on the rival (`NAdam_F`, `Nesterov_F`)",
+        "F-tensor": 'Damping on the rival, each tensor by itself (`scope="tensor"`)',
         "C": "Adding the memory (`_C`)",
     }
     alone = {(row.task, row.arm): row.p_holm for outcome in findings.claimable for row in outcome.primary}
@@ -183,21 +185,37 @@ def _suite(findings: Findings) -> str:
 def _apart(findings: Findings) -> str:
     if not findings.apart:
         return ""
-    text = """
+    return """
 ## Where the signal is rare
 
 Classes with few examples (`@longtail`), phases that are forgotten (`@continual`): tasks that were chosen because a screen
 ([below](#search-among-variants-of-damping)) gave something there. Each is judged by itself, Holm over the primaries of one
 memory; they are no part of the suite.
 
-"""
+""" + _each_by_itself(findings.apart)
+
+
+def _followed(findings: Findings) -> str:
+    if not findings.followed:
+        return ""
+    return """
+## Asked again
+
+What the search ([below](#search-among-variants-of-damping)) chose on CIFAR-10, damping on NAdam and on Nesterov's momentum, was
+announced for tasks that had been reported without it, with all rivals tuned anew and on other seeds. Each is judged by itself,
+Holm over the primaries of one arm; they are no part of the suite.
+
+""" + _each_by_itself(findings.followed)
+
+
+def _each_by_itself(outcomes: Sequence[Outcome]) -> str:
     rows = [
-        [*_compared(row), probability(row.p_holm), *_judged(row)]
-        for outcome in findings.apart
+        [outcome.name, *_compared(row)[1:], probability(row.p_holm), *_judged(row)]
+        for outcome in outcomes
         for row in sorted(outcome.primary, key=lambda row: row.family.rpartition("_")[2] == "C")
     ]
     head = ("task", "arm", "best rival on the tuning seeds", "seeds", "difference", "p", "Holm", "P(better)", "verdict")
-    return text + table(head, rows, head[3:8])
+    return table(head, rows, head[3:8])
 
 
 # -- task by task ------------------------------------------------------------------------------------------------------
@@ -207,7 +225,7 @@ def _arms(findings: Findings) -> str:
     text = ""
     for outcome in findings.outcomes:
         plan = outcome.registration
-        text += f"\n## {outcome.task}\n\n"
+        text += f"\n## {outcome.name}\n\n"
         text += (
             f"{plan.metric}, {plan.epochs} epochs, batch {plan.batch_size}; {plan.trials} points for each tuned arm; "
         )
@@ -217,8 +235,11 @@ def _arms(findings: Findings) -> str:
         rows = [_arm(outcome, arm) for arm in outcome.arms]
         head = ("arm", "chosen", f"test {plan.metric}", "minus base", "diverged", "epochs to target", "step ms")
         text += "\n" + table(head, rows, ("minus base", "diverged", "epochs to target", "step ms"))
+        reasons: dict[str, list[str]] = {}
         for missing in outcome.missing:
-            text += f"\nMissing: {missing.family} {missing.arm} ({missing.reason}).\n"
+            reasons.setdefault(missing.reason, []).append(f"{missing.family} {missing.arm}")
+        for reason, arms in reasons.items():
+            text += f"\nMissing ({reason}): {', '.join(arms)}.\n"
     return text
 
 
