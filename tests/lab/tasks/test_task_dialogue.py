@@ -1,4 +1,5 @@
 import math
+from itertools import takewhile
 
 import pytest
 import torch
@@ -58,12 +59,16 @@ def test_greedy_answers_are_the_likeliest_words_one_by_one(problem):
 
 def test_the_metric_is_the_bleu_of_the_answers_until_their_end(problem):
     model = new_model(problem, 0).eval()
-    answers = problem.answers(model, "test")
-    assert len(answers) == 80
-    assert not any(word in (PAD, UNKNOWN, START, END) for answer in answers for word in answer)
+    said = problem.answers(model, "test")
+    assert len(said) == 80
+    answers, references = (
+        [list(takewhile(lambda word: word not in (PAD, END), row)) for row in rows.tolist()]
+        for rows in (said, problem.references["test"])
+    )
+    assert not any(word in (UNKNOWN, START) for answer in answers for word in answer)
     targets = problem.data.arrays["test_target"]
-    assert problem.references["test"][0] == [w for w in targets[0].tolist() if w not in (PAD, END)]
-    assert problem.evaluate(model, "test").metric == corpus_bleu(answers, problem.references["test"])
+    assert references[0] == [w for w in targets[0].tolist() if w not in (PAD, END)]
+    assert problem.evaluate(model, "test").metric == corpus_bleu(answers, references)
 
 
 def test_perfect_answers_have_a_bleu_of_100(problem, monkeypatch):

@@ -1,9 +1,12 @@
 import math
 import random
+from itertools import takewhile
 
 import pytest
+import torch
 
-from critgrad.lab.metrics import bleu_multiwoz, corpus_bleu
+from critgrad.lab import metrics
+from critgrad.lab.metrics import bleu_multiwoz, corpus_bleu, corpus_bleu_of_rows
 
 
 def corpus(rng):
@@ -58,3 +61,32 @@ def test_both_are_100_for_the_reference_itself_and_0_for_silence():
 def test_a_corpus_with_missing_references_is_refused():
     with pytest.raises(ValueError, match="1 of them for 2 hypotheses"):
         corpus_bleu([["a"], ["b"]], [["a"]])
+
+
+def test_bleu_of_rows_is_that_of_their_words_up_to_a_stop():
+    generator = torch.Generator().manual_seed(0)
+    stops = torch.tensor([0, 3])
+    scores = []
+    for case in range(200):
+        n, length = (
+            int(torch.randint(1, 9, (), generator=generator)),
+            int(torch.randint(1, 12, (), generator=generator)),
+        )
+        # Few different words, so that sentences repeat themselves and one another.
+        rows = [torch.randint(0, 7, (n, length), generator=generator) for _ in range(2)]
+        rows[0][:, : length // 2] = rows[1][:, : length // 2]
+        words = [[list(takewhile(lambda w: w not in (0, 3), row)) for row in side.tolist()] for side in rows]
+        scores.append(corpus_bleu(*words))
+        assert corpus_bleu_of_rows(*rows, stops) == scores[-1], case
+    assert sum(score > 0 for score in scores) > 50
+
+
+def test_bleu_of_many_rows_is_counted_in_pieces(monkeypatch):
+    rows = torch.randint(0, 9, (50, 8), generator=torch.Generator().manual_seed(1))
+    other = rows.roll(1, 0)
+    stops = torch.tensor([0])
+    whole = corpus_bleu_of_rows(rows, other, stops)
+    monkeypatch.setattr(metrics, "PIECE_ROWS", 7)
+    assert corpus_bleu_of_rows(rows, other, stops) == whole
+    with pytest.raises(ValueError, match="Invalid references"):
+        corpus_bleu_of_rows(rows, other[:-1], stops)

@@ -21,7 +21,7 @@ except ImportError:  # no Triton
     softmax_kernels = None  # type: ignore[assignment]
 
 NOT_COUNTED = -100
-FEWEST = 1 << 24  # logits for the kernels: fewer stay in the cache anyway, and need more programs than there are blocks
+FEWEST_ROWS = 1 << 12  # for the kernels: a program takes 128 of them, and a GPU wants a hundred programs
 SMALLEST = 1e-37  # of a probability, in any floating type: a loss of at most 85 instead of an infinite one
 
 
@@ -70,7 +70,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 
 def _kernels_fit(hidden: Tensor, weight: Tensor) -> bool:
-    """Whether the kernels may, can and should do it: they round as TF32 does, know few widths, and want many logits."""
+    """Whether the kernels may, can and should do it: they round as TF32 does, know few widths, and want many rows."""
     return (
         softmax_kernels is not None
         and hidden.is_cuda
@@ -79,5 +79,5 @@ def _kernels_fit(hidden: Tensor, weight: Tensor) -> bool:
         and hidden.is_contiguous()
         and weight.is_contiguous()
         and hidden.shape[1] in softmax_kernels.WIDTHS
-        and len(hidden) * len(weight) >= FEWEST
+        and len(hidden) >= FEWEST_ROWS
     )

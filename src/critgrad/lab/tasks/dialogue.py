@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..data import Dataset
-from ..metrics import corpus_bleu
+from ..metrics import LARGEST_ID, corpus_bleu_of_rows
 from ..models import Seq2Seq
 from .base import Batch, Model, Problem, Scores, Task
 
@@ -29,9 +29,12 @@ class DialogueProblem(Problem):
     def __init__(self, task: Task, data: Dataset, device: torch.device) -> None:
         super().__init__(task, data, device)
         self.vocabulary = int(data.info["vocab_size"])
+        if self.vocabulary >= LARGEST_ID:
+            raise ValueError(f"Invalid vocabulary: {self.vocabulary} words, expected fewer than {LARGEST_ID}")
         self.never = torch.tensor([PAD, UNKNOWN, START], device=device)
         self.splits = {split: self._split(split) for split in ("train", "valid", "test")}
-        self.references = {split: self._references(split) for split in ("valid", "test")}
+        self.stops = torch.tensor([END, PAD], device=device)
+        self.references = {split: self.splits[split][1][self._chosen(split)] for split in ("valid", "test")}
 
     def _split(self, split: str) -> Batch:
         """Sources, the answers' words, and for each of these the word before it."""
@@ -44,11 +47,8 @@ class DialogueProblem(Problem):
     def _chosen(self, split: str) -> Tensor:
         """Which examples are answered."""
         n, limit = len(self.data.arrays[f"{split}_target"]), int(self.task.options["decoded"])
-        return torch.arange(n) if not 0 < limit < n else torch.arange(limit) * n // limit
-
-    def _references(self, split: str) -> list[list[int]]:
-        rows = torch.as_tensor(self.data.arrays[f"{split}_target"])[self._chosen(split)]
-        return [_until_end(row) for row in rows.tolist()]
+        chosen = torch.arange(n, device=self.device)
+        return chosen if not 0 < limit < n else chosen[:limit] * n // limit
 
     @property
     def worst(self) -> float:
@@ -84,23 +84,12 @@ class DialogueProblem(Problem):
         loss_mean = loss_sum / words
         if not math.isfinite(loss_mean):
             return Scores(loss_mean, self.worst)
-        return Scores(loss_mean, corpus_bleu(self.answers(model, split), self.references[split]))
+        return Scores(loss_mean, corpus_bleu_of_rows(self.answers(model, split), self.references[split], self.stops))
 
-    def answers(self, model: nn.Module, split: str) -> list[list[int]]:
-        """Greedy answers to the chosen examples of a split."""
+    def answers(self, model: nn.Module, split: str) -> Tensor:
+        """Greedy answers to the chosen examples of a split, as rows of words; what follows an end mark does not count."""
         assert isinstance(model, Seq2Seq)
         rows = PIECE_ROWS["cpu" if self.device.type == "cpu" else "accelerator"]
-        sources = self.splits[split][0][self._chosen(split).to(self.device)]
+        sources = self.splits[split][0][self._chosen(split)]
         length = self.splits[split][1].shape[1]
-        said = [model.answer(piece, length, START, self.never) for piece in sources.split(rows)]
-        return [_until_end(row) for row in torch.cat(said).tolist()]
-
-
-def _until_end(row: list[int]) -> list[int]:
-    """A row's words up to its end mark or padding."""
-    out = []
-    for word in row:
-        if word in (END, PAD):
-            break
-        out.append(word)
-    return out
+        return torch.cat([model.answer(piece, length, START, self.never) for piece in sources.split(rows)])
