@@ -146,6 +146,15 @@ def test_a_later_question_has_its_own_seeds_and_the_first_ones_budget(name: str)
     assert {p.arm for p in r.primary} == {"F-rival", "F-tensor"}
 
 
+@pytest.mark.parametrize("task", ["ptb-lstm@b420", "wikitext2-lstm@b420"])
+def test_sgd_without_momentum_is_asked_of_the_language_models_later(task: str) -> None:
+    r, first = find(f"{task}+sgd"), find(task)
+    assert r.families == ("SGD",)
+    assert (r.trials, r.report_seeds, r.epochs, r.settings) == (8, first.report_seeds, first.epochs, first.settings)
+    assert {"base", "C", "F", "rival", "momentum", "C-step"} == set(r.arms)
+    assert r.lr["SGD"].low == 10 * first.lr["SGDM"].low
+
+
 def test_a_later_question_runs_to_its_end_with_the_rival_at_equal_wall_clock(tmp_path: Path) -> None:
     r = find("mnist-logreg+rival")
     tiny = "mnist-logreg@tiny"

@@ -99,7 +99,7 @@ def _where_rare(findings: Findings) -> tuple[str, Ruling]:
 def _pairs(findings: Findings) -> list[tuple[str, ArmResult, ArmResult, bool]]:
     """Task, ``_C`` and base of every family of the fair experiments, and the metric's direction."""
     out = []
-    for outcome in findings.claimable:
+    for outcome in (*findings.claimable, *findings.followed):
         for family in outcome.registration.families:
             mine, base = outcome.arm(family, "C"), outcome.arm(family, "base")
             if mine is not None and base is not None:
