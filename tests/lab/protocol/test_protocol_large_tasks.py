@@ -30,7 +30,7 @@ from critgrad.lab.tasks import task_of
 from critgrad.lab.train import train
 
 LARGE = ("ptb-lstm@b420", "wikitext2-lstm@b420", "cifar100-convnet", "snli-lstm", "multiwoz-bilstm")
-FOLLOWED = ("cifar10-convnet+rival", "mnist-mlp+rival", "mnist-logreg+rival")
+FOLLOWED = ("cifar10-convnet+rival", "mnist-mlp+rival", "mnist-logreg+rival", "digits-mlp+rival")
 TUNED = ("base", "C", "F", "rival", "F-rival", "momentum")
 
 
