@@ -2,6 +2,7 @@
 #
 #   make compare    every optimizer and its memory twins on the bundled digits: a table and report.html
 #   make test       the tests                         make test-all   the slow ones too
+#   make test-kernels, test-rest: the two halves of make test, Triton's kernels and everything else
 #   make doctest    the examples in the docstrings    make lint       ruff: rules and format
 #   make types      mypy                              make coverage   test-all, then htmlcov/
 #   make docs       the documentation, in build/site  make results    docs/results.md from the published ledgers
@@ -27,7 +28,7 @@ TRITON  := triton==3.6.0
 KERNELS := TRITON_INTERPRET=1 $(PYTEST) tests/kernels -W ignore::DeprecationWarning
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compare test test-all doctest lint format types coverage docs results suite bench clean
+.PHONY: help setup compare test test-all test-kernels test-rest doctest lint format types coverage docs results suite bench clean
 
 help:
 	@sed -n '/^#   make/s/^# //p' Makefile
@@ -37,7 +38,8 @@ $(READY): pyproject.toml constraints.txt
 	  { echo "critgrad needs Python >= 3.10; set PYTHON=/path/to/python3" >&2; exit 1; }
 	@echo "Setting up $(VENV) (once, a few minutes)"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cluster,dev,docs,integrations,lab,parquet]'
+	@# No bytecode ahead of time: two thirds of these 300 MB of Python are never imported, the rest is compiled on the way.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[cluster,dev,docs,integrations,lab,parquet]'
 	@# Builds of torch for CUDA bring the Triton they need; beside a CPU build any will do, for the interpreter.
 	@[ "$$(uname)" != Linux ] || $(BIN)/python -c 'import triton' 2>/dev/null || \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check $(TRITON)
@@ -48,12 +50,15 @@ setup: $(READY)
 compare: $(READY)
 	$(BIN)/critgrad compare $(ARGS)
 
-test: $(READY)
-	@[ -n "$(ARGS)" ] || $(KERNELS)
+test: $(if $(ARGS),,test-kernels) test-rest
+
+test-rest: $(READY)
 	$(PYTEST) -m "not slow" --ignore=tests/kernels $(ARGS)
 
-test-all: $(READY)
-	@[ -n "$(ARGS)" ] || $(KERNELS)
+test-kernels: $(READY)
+	$(KERNELS)
+
+test-all: $(READY) $(if $(ARGS),,test-kernels)
 	$(PYTEST) --ignore=tests/kernels $(ARGS)
 
 doctest: $(READY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -83,6 +84,23 @@ def memory_state(optimizer) -> list[dict[str, Tensor]]:
 
 ALL_POLICIES = ("KotH", "bottomC", "FIFO", "random", "MNDS", "CDS", "CSS", "RR", "NCPR", "sparse")
 ALL_AGGREGATIONS = ("mean", "sum", "mid", "min", "median", "max", "fisher")
+
+
+def pairs_first(names: str, first, second, third):
+    """Parametrise with a product of three of which ``make test`` runs a part in which every two values meet.
+
+    The rest is slow, for ``make test-all``. ``third`` has no more values than the others, and each of its values goes
+    along the diagonals of their table.
+    """
+    assert len(third) <= min(len(first), len(second)), "not every pair would be met"
+    cases = [
+        pytest.param(a, b, c, marks=() if (i + j) % len(third) == k else pytest.mark.slow)
+        for k, c in enumerate(third)
+        for i, a in enumerate(first)
+        for j, b in enumerate(second)
+    ]
+    return pytest.mark.parametrize(names, cases)
+
 
 # Every base of torch.optim that can have a memory, with arguments that make it move.
 BASES: dict[str, tuple[type, dict]] = {

@@ -11,6 +11,7 @@ from helpers import (
     GradientStream,
     assert_close,
     copies,
+    pairs_first,
     parameters,
     run,
 )
@@ -45,9 +46,7 @@ def compare(options, steps=40, base="SGD", stream_options=None, shapes=((3, 4), 
             torch.testing.assert_close(state[key].tolist(), values, rtol=1e-9, atol=0)
 
 
-@pytest.mark.parametrize("scope", ["global", "group", "tensor"])
-@pytest.mark.parametrize("policy", ALL_POLICIES)
-@pytest.mark.parametrize("aggr", ALL_AGGREGATIONS)
+@pairs_first("policy, aggr, scope", ALL_POLICIES, ALL_AGGREGATIONS, ["global", "group", "tensor"])
 def test_every_policy_aggregation_and_scope(policy, aggr, scope):
     compare({"policy": policy, "aggr": aggr, "scope": scope, "topC": 4, "decay": 0.9, "every": 3})
 
@@ -106,23 +105,27 @@ def test_any_options_and_shapes(topC, decay, aggr, policy, kappa, rho, max_age, 
     compare(options, steps=25, shapes=tuple(shapes), seed=stream, stream_options={"missing": missing})
 
 
-@pytest.mark.parametrize("aggr", ALL_AGGREGATIONS)
-@pytest.mark.parametrize("policy", ["KotH", "CDS"])
-def test_wrapper_equals_class(aggr, policy):
+@pytest.mark.parametrize(
+    "base, aggr, policy",
+    [
+        *(("Adam", aggr, policy) for policy in ("KotH", "CDS") for aggr in ALL_AGGREGATIONS),
+        *((base, aggr, "KotH") for base in BASES if base != "Adam" for aggr in ("mean", "fisher")),
+    ],
+)
+def test_wrapper_equals_class(base, aggr, policy):
     ours, theirs = parameters(), parameters()
     stream = GradientStream(ours)
     options = {"aggr": aggr, "policy": policy, "topC": 4, "decay": 0.9}
-    a = critgrad.critical(torch.optim.Adam)(ours, lr=0.05, **options)
-    b = critgrad.CriticalGradients(torch.optim.Adam(theirs, lr=0.05), **options)
+    cls, kwargs = BASES[base]
+    a = critgrad.critical(cls)(ours, **kwargs, **options)
+    b = critgrad.CriticalGradients(cls(theirs, **kwargs), **options)
     run(a, ours, stream, 30)
     run(b, theirs, stream, 30)
     for x, y in zip(ours, theirs, strict=True):
         assert torch.equal(x, y)
 
 
-@pytest.mark.parametrize("aggr", ALL_AGGREGATIONS)
-@pytest.mark.parametrize("policy", ALL_POLICIES)
-@pytest.mark.parametrize("memory_dtype", [None, torch.float32, "int8", "float8"])
+@pairs_first("aggr, policy, memory_dtype", ALL_AGGREGATIONS, ALL_POLICIES, [None, torch.float32, "int8", "float8"])
 def test_the_path_without_host_decisions_equals_the_one_with(aggr, policy, memory_dtype, monkeypatch):
     """What runs on an accelerator (every choice a ``where``), tried on the CPU by forbidding a look at values."""
     import critgrad.measure

@@ -30,7 +30,7 @@ def resumed(world, worlds_folder):
         world("dist_four", 4)
         codes = worlds_folder / "killed.txt"
         if not codes.exists():
-            ended = dist_launch.wait(dist_launch.start("dist_killed", 2, worlds_folder / "dist_killed"))
+            ended = dist_launch.run("dist_killed", 2, worlds_folder / "dist_killed")
             codes.write_text(" ".join(str(code) for code in ended))
         return world("dist_resume", 2)
 
