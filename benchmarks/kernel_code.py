@@ -37,7 +37,13 @@ MEMORIES = {  # bytes, type of a code, largest code
     "int8": (1, tl.int8, 127.0),
     "float8": (1, tl.int8, 448.0),
 }
-FAMILIES = {"adam": ("adam", 2), "rmsprop": ("rmsprop", 1), "sgdm": ("sgd", 1), "sgd": ("sgd", 0)}
+FAMILIES = {
+    "adam": ("adam", 2),
+    "nadam": ("nadam", 2),
+    "rmsprop": ("rmsprop", 1),
+    "sgdm": ("sgd", 1),
+    "sgd": ("sgd", 0),
+}
 TYPES = {
     "chunk_tensor": "*i32", "chunk_start": "*i64", "lengths": "*i64", "rows": "*i64", "aligned": "*i32",
     "counted": "*i32", "static": "*i64", "grads": "*i64", "decisions": "*i64", "corrections": "*fp32",
@@ -135,12 +141,12 @@ def update(memory: str, base: str, cut: tuple[int, int], topC: int) -> str:
     return line(name, compiled(update_kernel, constants, cut[1]), cut[0] / (32 * cut[1]), loop=False)
 
 
-def dots(memory: str, cut: Dots, topC: int) -> str:
+def dots(memory: str, base: str, cut: Dots, topC: int) -> str:
     _, code, largest = MEMORIES[memory]
     high = max(1 << (topC.bit_length() - 1), 2)
     constants = {
-        "DTYPE": tl.float32, "CODE": code, "LARGEST": largest, "ROUNDED": memory != "float32", "COUNTS": True,
-        "WIDTH": triton.next_power_of_2(max(topC, 2)), "HIGH": high,
+        "DTYPE": tl.float32, "CODE": code, "LARGEST": largest, "ROUNDED": memory != "float32",
+        "FAMILY": FAMILIES[base][0], "WIDTH": triton.next_power_of_2(max(topC, 2)), "HIGH": high,
         "LOW": triton.next_power_of_2(max(topC - high, 2)), "SPLIT": topC > high, "SPAN": cut.span,
         "BLOCK": cut.block, "STAGES": cut.stages, "EACH": cut.each,
     }  # fmt: skip
@@ -161,14 +167,14 @@ def main() -> None:
     parser.add_argument("--update", action="append", type=_numbers, help="block,warps")
     parser.add_argument("--dots", action="append", type=_numbers, help="block,warps,each,stages,registers (0: any)")
     args = parser.parse_args()
-    tuning = Tuning()
+    tuning, bases = Tuning(), args.base or ["adam"]
     print(f"{'':44} {'regs':>4} {'a value':>7} {' '.join(f'{kind:>8}' for kind in KINDS)} {'ms':>7}")
     for memory in args.memory or ["float32", "bfloat16", "int8"]:
         size = MEMORIES[memory][0]
         cuts = [Dots(b, w, e, stages=s, registers=r or None) for b, w, e, s, r in args.dots or ()]
         for cut in cuts or [tuning.dots_of(size)]:
-            print(dots(memory, cut, args.topC), flush=True)
-        for base in args.base or ["adam"]:
+            print(dots(memory, bases[0], cut, args.topC), flush=True)
+        for base in bases:
             sizes = args.update or [tuning.update(True, size, *FAMILIES[base])]
             for two in sizes:
                 print(update(memory, base, (two[0], two[1]), args.topC), flush=True)

@@ -39,6 +39,7 @@ import critgrad
 BASES: dict[str, tuple[str, dict[str, Any], int]] = {
     "adam": ("Adam", {}, 7),
     "adamw": ("AdamW", {}, 7),
+    "nadam": ("NAdam", {}, 7),
     "sgd": ("SGD", {}, 3),
     "sgdm": ("SGD", {"momentum": 0.9}, 5),
     "rmsprop": ("RMSprop", {}, 5),
@@ -51,7 +52,7 @@ STORED_BYTES = {
     "int8": 1 + 4 / 256,
     "float8": 1 + 4 / 256,
 }
-STATE_WORDS = {"adam": 2, "adamw": 2, "sgd": 0, "sgdm": 1, "rmsprop": 1}
+STATE_WORDS = {"adam": 2, "adamw": 2, "nadam": 2, "sgd": 0, "sgdm": 1, "rmsprop": 1}
 
 
 @dataclass
@@ -129,7 +130,7 @@ class Bench:
     def optimizer(self, row: Row) -> tuple[list[torch.nn.Parameter], Any]:
         name, arguments, _ = BASES[self.base]
         params = self.parameters()
-        fusable = name != "RMSprop"
+        fusable = name not in ("RMSprop", "NAdam")  # by torch itself
         kwargs = {"lr": 1e-4, **arguments}
         if row.path == "torch foreach":
             return params, getattr(torch.optim, name)(params, foreach=True, **kwargs)
@@ -141,10 +142,7 @@ class Bench:
             return params, getattr(self.authors, name + "_C")(params, topC=row.topC, decay=0.7, **kwargs)
         # On a CPU the plain path sits on torch's fused base (CRITGRAD_NATIVE=0 keeps the native core out); on an
         # accelerator fused=False is how a user asks for it.
-        if fusable and (row.path == "fused" or self.device.type == "cpu"):
-            kwargs["fused"] = True
-        elif fusable:
-            kwargs["fused"] = False
+        kwargs["fused"] = row.path == "fused" or self.device.type == "cpu"
         options: dict[str, Any] = {"topC": row.topC, "memory_dtype": row.memory}
         cls = getattr(critgrad, name + ("_F" if row.aggr == "fisher" else "_C"))
         return params, cls(params, **kwargs, **options)

@@ -32,6 +32,7 @@ from critgrad.kernels.launch import TUNING, Dots, Tuning
 
 BASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "adam": (critgrad.Adam_F, {}),
+    "nadam": (critgrad.NAdam_F, {}),
     "rmsprop": (critgrad.RMSprop_F, {}),
     "sgdm": (critgrad.SGD_F, {"momentum": 0.9}),
     "sgd": (critgrad.SGD_F, {}),

@@ -16,18 +16,20 @@ CLASSES = {
     "RMSprop_C": (critgrad.RMSprop_C, {"lr": 0.01, "momentum": 0.5}),
     "Adam_C": (critgrad.Adam_C, {"lr": 0.05, "amsgrad": True}),
     "AdamW_C": (critgrad.AdamW_C, {"lr": 0.05}),
+    "NAdam_C": (critgrad.NAdam_C, {"lr": 0.02}),
     "AggMo_C": (critgrad.AggMo_C, {"lr": 0.01}),
     "SGD_F": (critgrad.SGD_F, {"lr": 0.05}),
     "RMSprop_F": (critgrad.RMSprop_F, {"lr": 0.01}),
     "Adam_F": (critgrad.Adam_F, {"lr": 0.05}),
     "AdamW_F": (critgrad.AdamW_F, {"lr": 0.05}),
+    "NAdam_F": (critgrad.NAdam_F, {"lr": 0.02}),
     **{f"critical({name})": (critgrad.critical(cls), kwargs) for name, (cls, kwargs) in BASES.items()},
 }
 
 DISTINCT = [
     name
     for name in CLASSES
-    if name not in [f"critical({x})" for x in ("SGD", "SGDM", "RMSprop", "Adam", "AdamW", "AggMo")]
+    if name not in [f"critical({x})" for x in ("SGD", "SGDM", "RMSprop", "Adam", "AdamW", "NAdam", "AggMo")]
 ]
 
 # Every policy, aggregation, scope and memory dtype, once at least.

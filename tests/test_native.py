@@ -24,6 +24,8 @@ CASES = [
     ("Adam_C", {}),
     ("Adam_C", {"weight_decay": 0.1, "maximize": True}),
     ("AdamW_C", {"weight_decay": 0.1}),
+    ("NAdam_C", {"weight_decay": 0.1, "momentum_decay": 0.05}),
+    ("NAdam_C", {"weight_decay": 0.1, "decoupled_weight_decay": True, "maximize": True}),
 ]
 MEMORIES = [
     {"topC": 3, "decay": 0.9},
@@ -128,18 +130,64 @@ def test_threads_do_not_change_a_bit():
     assert_same_bits(*results)
 
 
-def test_resume_is_bitwise():
+@pytest.mark.parametrize("name", ["Adam_C", "NAdam_C"])
+def test_resume_is_bitwise(name):
     params = parameters(SHAPES, torch.float32)
     stream = GradientStream(params, missing=0.2)
-    opt = optimizer("Adam_C", params, True, topC=3)
+    opt = optimizer(name, params, True, topC=3)
     run(opt, params, stream, 25)
     resumed = [torch.nn.Parameter(p.detach().clone()) for p in params]
-    again = optimizer("Adam_C", resumed, True, topC=3)
+    again = optimizer(name, resumed, True, topC=3)
     again.load_state_dict(copy.deepcopy(opt.state_dict()))
     run(opt, params, stream, 20, start=25)
     run(again, resumed, stream, 20, start=25)
     assert is_native(again)
     assert_same_bits(params, resumed)
+
+
+def test_nadams_counters_are_torchs_bit_for_bit_and_go_from_path_to_path():
+    """Native, plain, native, each from the checkpoint before; tensors without a gradient now and then count fewer steps."""
+    shapes = SHAPES[:-1]
+    params, theirs = (parameters(shapes, torch.float32) for _ in range(2))
+    stream = GradientStream(params, missing=0.3)
+    plain = optimizer("NAdam_F", theirs, False, topC=3)
+    run(plain, theirs, stream, 30)
+    opt = optimizer("NAdam_F", params, None, topC=3)
+    for start, fused in ((0, None), (10, False), (20, None)):
+        checkpoint = copy.deepcopy(opt.state_dict())
+        for group in checkpoint["param_groups"]:
+            group["fused"] = fused
+        opt = optimizer("NAdam_F", params, fused, topC=3)
+        opt.load_state_dict(checkpoint)
+        run(opt, params, stream, 10, start=start)
+        assert is_native(opt) == (fused is None)
+    assert_close(params, theirs, rtol=1e-5, atol=2e-5)
+    for p, q in zip(params, theirs, strict=True):
+        mine, other = opt.state[p], plain.state[q]
+        assert mine.keys() == other.keys()
+        for key in ("step", "mu_product"):
+            assert mine[key].dtype == other[key].dtype == torch.float32
+            assert torch.equal(mine[key], other[key])
+    assert len({float(opt.state[p]["step"]) for p in params}) > 1
+
+
+def test_a_checkpoint_of_torchs_nadam_goes_on_and_back():
+    params = parameters(SHAPES, torch.float32)
+    stream = GradientStream(params)
+    base = torch.optim.NAdam(params, lr=0.01)
+    run(base, params, stream, 3)
+    opt = optimizer("NAdam_F", params, None, topC=3)
+    opt.load_state_dict(copy.deepcopy(base.state_dict()))
+    run(opt, params, stream, 4, start=3)
+    assert is_native(opt)
+    ours = copy.deepcopy(opt.state_dict())
+    for state in ours["state"].values():
+        for key in [key for key in state if key.startswith("critical_")]:
+            del state[key]
+    again = torch.optim.NAdam(params, lr=0.01)
+    again.load_state_dict(ours)
+    run(again, params, stream, 2, start=7)
+    assert float(again.state[params[0]]["step"]) == 9
 
 
 def test_a_bad_step_leaves_the_memory_and_moves_the_base_as_torch_would():
@@ -201,12 +249,14 @@ def test_other_storage_orders(order):
         {"memory_dtype": "bfloat16"},
         {"policy": "CDS"},
         {"amsgrad": True},
+        {"momentum_decay": torch.tensor(4e-3)},
     ],
     ids=str,
 )
 def test_what_it_does_not_know_is_left_to_the_plain_path(options):
     params = parameters(SHAPES, torch.float32)
-    opt = critgrad.Adam_C(params, **{"fused": True, **options})
+    cls = critgrad.NAdam_C if "momentum_decay" in options else critgrad.Adam_C
+    opt = cls(params, **{"fused": True, **options})
     run(opt, params, GradientStream(params), 2)
     assert not is_native(opt)
 

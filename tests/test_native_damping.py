@@ -32,7 +32,7 @@ def adam(params, **options):
     return critgrad.Adam_F(params, **{"lr": 0.01, "topC": 6, **options})
 
 
-@pytest.mark.parametrize("base", ["SGD", "SGDM", "RMSprop", "Adam", "AdamW"])
+@pytest.mark.parametrize("base", ["SGD", "SGDM", "RMSprop", "Adam", "AdamW", "NAdam"])
 @pytest.mark.parametrize("scope", ["global", "tensor"])
 @pytest.mark.parametrize("rho", [1e-4, 0.3])
 def test_it_equals_the_reference(base, scope, rho):
@@ -163,7 +163,8 @@ def test_gradients_of_any_size(size):
 
 
 def test_an_empty_memory_is_the_base_bit_for_bit():
-    for make, plain in ((critgrad.Adam_F, torch.optim.Adam), (critgrad.SGD_C, torch.optim.SGD)):
+    bases = {critgrad.Adam_F: torch.optim.Adam, critgrad.SGD_C: torch.optim.SGD, critgrad.NAdam_F: torch.optim.NAdam}
+    for make, plain in bases.items():
         ours, theirs = (parameters(SHAPES, torch.float32) for _ in range(2))
         a, b = make(ours, lr=0.01), plain(theirs, lr=0.01)
         stream = GradientStream(ours)

@@ -59,7 +59,7 @@ OURS = [with_class(info, critgrad.critical(info.optim_cls)) for info in TORCH]
 OURS += [
     with_class(info, cls)
     for info in TORCH
-    for cls in (critgrad.SGD_F, critgrad.RMSprop_F, critgrad.Adam_F, critgrad.AdamW_F)
+    for cls in (critgrad.SGD_F, critgrad.RMSprop_F, critgrad.Adam_F, critgrad.AdamW_F, critgrad.NAdam_F)
     if cls._critical_base is info.optim_cls
 ]
 

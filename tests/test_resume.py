@@ -133,7 +133,8 @@ def test_the_copy_of_an_optimizer_shares_nothing_with_it():
     [
         critgrad.Adam_C,
         critgrad.SGD_F,
-        critgrad.critical(torch.optim.NAdam),
+        critgrad.NAdam_F,
+        critgrad.critical(torch.optim.RAdam),
         critgrad.critical(torch.optim.Adadelta, aggr="fisher", topC=4),
         critgrad.critical(critgrad.AggMo),
     ],
@@ -144,14 +145,14 @@ def test_classes_pickle_to_themselves(cls):
 
 
 def test_a_made_class_unpickles_in_another_process(tmp_path):
-    cls = critgrad.critical(torch.optim.NAdam, topC=7)
+    cls = critgrad.critical(torch.optim.RAdam, topC=7)
     (tmp_path / "class").write_bytes(pickle.dumps(cls))
     code = (
         f"import pickle; cls = pickle.load(open({str(tmp_path / 'class')!r}, 'rb'));"
         "print(cls.__name__, cls.__mro__[2].__name__, cls._critical_defaults['topC'])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment())
-    assert out.stdout.split() == ["NAdam_C", "NAdam", "7"]
+    assert out.stdout.split() == ["RAdam_C", "RAdam", "7"]
 
 
 def environment():

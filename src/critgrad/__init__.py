@@ -9,7 +9,7 @@ from ._version import __version__
 from .aggmo import AggMo
 from .classes import critical
 from .inspect import inspect
-from .optimizers import SGD_C, SGD_F, Adam_C, Adam_F, AdamW_C, AdamW_F, AggMo_C, RMSprop_C, RMSprop_F
+from .optimizers import SGD_C, SGD_F, Adam_C, Adam_F, AdamW_C, AdamW_F, AggMo_C, NAdam_C, NAdam_F, RMSprop_C, RMSprop_F
 from .policies import Policy, Replay
 from .wrapper import CriticalGradients
 
@@ -23,6 +23,8 @@ __all__ = [
     "AggMo",
     "AggMo_C",
     "CriticalGradients",
+    "NAdam_C",
+    "NAdam_F",
     "Policy",
     "RMSprop_C",
     "RMSprop_F",

@@ -83,9 +83,9 @@ def critical(cls: type[Optimizer], **defaults: Any) -> type[Critical]:
         **defaults: other defaults for the memory's options.
 
     >>> import torch, critgrad
-    >>> NAdam_C = critgrad.critical(torch.optim.NAdam)
-    >>> NAdam_C.__name__, issubclass(NAdam_C, torch.optim.NAdam)
-    ('NAdam_C', True)
+    >>> RAdam_C = critgrad.critical(torch.optim.RAdam)
+    >>> RAdam_C.__name__, issubclass(RAdam_C, torch.optim.RAdam)
+    ('RAdam_C', True)
     >>> critgrad.critical(torch.optim.Adam) is critgrad.Adam_C
     True
     """

@@ -48,7 +48,7 @@ class Critical(Optimizer, metaclass=CriticalMeta):
     def __init__(self, params: Any, *args: Any, process_group: Any = None, **kwargs: Any) -> None:
         keys = option_keys(self._critical_base_names())
         ours = {name: kwargs.pop(key) for name, key in keys.items() if key in kwargs}
-        # NOTE [fused]: RMSprop has no such option in torch, but it has a kernel here, which can be turned off.
+        # NOTE [fused]: RMSprop and NAdam have no such option in torch, but kernels here, which can be turned off.
         base_lacks_fused = "fused" not in self._critical_base_names() and kernels.has_one_for(self._critical_base)
         fused = kwargs.pop("fused", None) if base_lacks_fused else None
         super().__init__(params, *args, **kwargs)

@@ -92,6 +92,17 @@ class AdamW_C(Critical, torch.optim.AdamW):
 
 
 @_documented
+class NAdam_C(Critical, torch.optim.NAdam):
+    """NAdam (Adam with Nesterov's momentum) with a memory of critical gradients.
+
+    >>> weight = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+    >>> opt = NAdam_C([weight], lr=1e-3, topC=5, decay=0.7)
+    """
+
+    _critical_given: ClassVar[dict[str, Any]] = {}
+
+
+@_documented
 class AggMo_C(Critical, AggMo):
     """Aggregated momentum with a memory of critical gradients.
 
@@ -134,5 +145,16 @@ class Adam_F(Critical, torch.optim.Adam):
 @_documented
 class AdamW_F(Critical, torch.optim.AdamW):
     """AdamW with a memory that damps the directions it holds (``aggr="fisher"``). Experimental."""
+
+    _critical_given: ClassVar[dict[str, Any]] = {"aggr": "fisher"}
+
+
+@_documented
+class NAdam_F(Critical, torch.optim.NAdam):
+    """NAdam with a memory that damps the directions it holds (``aggr="fisher"``). Experimental.
+
+    >>> weight = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+    >>> opt = NAdam_F([weight], lr=1e-3, topC=10, decay=0.99, rho=0.3)
+    """
 
     _critical_given: ClassVar[dict[str, Any]] = {"aggr": "fisher"}

@@ -30,6 +30,7 @@ OPTIMIZERS = {
     "SGD_C": (critgrad.SGD_C, {"lr": 1e-2, "momentum": 0.9, "decay": 0.97}),
     "AdamW_F": (critgrad.AdamW_F, {"lr": 1e-2, "topC": 4, "decay": 0.97}),
     "RMSprop_C": (critgrad.RMSprop_C, {"lr": 1e-3, "decay": 0.97}),
+    "NAdam_F": (critgrad.NAdam_F, {"lr": 1e-2, "topC": 4, "decay": 0.97}),
 }
 PATHS = {"plain": {"foreach": True}, "fused": {"fused": True}}
 
@@ -243,7 +244,7 @@ def a_compiled_step_equals_eager(cls, options) -> str:
     return f"{apart:.1e} apart, {frames} graphs, {breaks} graph breaks"
 
 
-@for_each(names=("Adam_C", "RMSprop_C", "AdamW_F"))  # torch's own fused SGD knows no DTensor
+@for_each(names=("Adam_C", "RMSprop_C", "AdamW_F", "NAdam_F"))  # torch's own fused SGD knows no DTensor
 def fsdp2_on_one_gpu_equals_a_plain_model(cls, options) -> str:
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
@@ -330,7 +331,8 @@ def _resume() -> str:
     import io
 
     data = batches(40)
-    for cls, options in (OPTIMIZERS["Adam_C"], OPTIMIZERS["AdamW_F"]):
+    names = ("Adam_C", "AdamW_F", "NAdam_F")
+    for cls, options in (OPTIMIZERS[name] for name in names):
         whole = model()
         opt_whole = cls(whole.parameters(), **options)
         train(whole, opt_whole, data)
@@ -348,7 +350,7 @@ def _resume() -> str:
         train(net, opt, data[20:])
         apart = distance(weights(net), weights(whole))
         expect(apart == 0.0, f"{cls.__name__}: weights {apart:.2e} apart")
-    return "Adam_C, AdamW_F"
+    return ", ".join(names)
 
 
 ONLY_ON_CUDA = ("cuda_graph", "never_waits")

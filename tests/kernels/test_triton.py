@@ -46,6 +46,7 @@ OPTIMIZERS = {
     "RMSprop_C momentum": (critgrad.RMSprop_C, {"lr": 0.01, "momentum": 0.5}),
     "Adam_C": (critgrad.Adam_C, {"lr": 0.02, "weight_decay": 0.01}),
     "AdamW_C maximize": (critgrad.AdamW_C, {"lr": 0.02, "weight_decay": 0.1, "maximize": True}),
+    "NAdam_C": (critgrad.NAdam_C, {"lr": 0.02, "weight_decay": 0.1, "decoupled_weight_decay": True, "maximize": True}),
 }
 
 
@@ -96,9 +97,13 @@ def test_every_optimizer_equals_its_plain_path(name, aggr):
 
 @pytest.mark.parametrize("aggr", ALL_AGGREGATIONS)
 def test_every_aggregation_with_missing_and_zero_gradients(aggr):
-    compare(
-        critgrad.Adam_C, {"lr": 0.02}, aggr=aggr, topC=4, decay=0.9, kappa=0.7, stream={"missing": 0.3, "zero": 0.2}
-    )
+    # Tensors then count other steps; with NAdam they have other momenta, too, and weights decay through the gradient here.
+    cls, weight_decay = (critgrad.NAdam_C, 0.01) if aggr in ("mid", "max", "fisher") else (critgrad.Adam_C, 0.0)
+    fused = compare(
+        cls, {"lr": 0.02, "weight_decay": weight_decay}, aggr=aggr, topC=4, decay=0.9, kappa=0.7,
+        stream={"missing": 0.3, "zero": 0.2},
+    )  # fmt: skip
+    assert len({float(state["step"]) for state in fused.state.values()}) > 1
 
 
 @pytest.mark.parametrize("policy", ALL_POLICIES)
@@ -112,7 +117,7 @@ def test_whole_tiles_tails_and_unaligned_tensors_damp_as_the_plain_path(memory_d
     """Of 1,536 values all are in whole tiles, 1,040 have a tail, 1,033 are not aligned: each is read in its own way."""
     tolerance = {"float32": 2e-5, "float16": 1e-4, "int8": 0.02}[memory_dtype]  # a value half-way may go either way
     compare(
-        critgrad.Adam_F, {"lr": 0.02}, steps=5, shapes=((1536,), (1040,), (1033,)), topC=3, decay=0.9,
+        critgrad.NAdam_F, {"lr": 0.02}, steps=5, shapes=((1536,), (1040,), (1033,)), topC=3, decay=0.9,
         memory_dtype=memory_dtype, rtol=tolerance, atol=tolerance, memory_rtol=tolerance,
     )  # fmt: skip
 
@@ -255,8 +260,9 @@ def test_a_bad_gradient_leaves_the_memory_as_it_was(aggr):
 @pytest.mark.parametrize("aggr", ["mean", "fisher"])
 @pytest.mark.parametrize("memory_dtype", [None, "bfloat16", "int8"])
 def test_resumes_bit_for_bit(aggr, memory_dtype):
+    cls = critgrad.NAdam_C if memory_dtype is None else critgrad.Adam_C
     options = {"aggr": aggr, "memory_dtype": memory_dtype, "topC": 3, "decay": 0.9}
-    (whole, ours), _ = pair(critgrad.Adam_C, {"lr": 0.02}, **options)
+    (whole, ours), _ = pair(cls, {"lr": 0.02}, **options)
     grads = GradientStream(ours)
     run(whole, ours, grads, 5)
     kept = copies(ours)
@@ -264,7 +270,7 @@ def test_resumes_bit_for_bit(aggr, memory_dtype):
     torch.save(whole.state_dict(), file)
     run(whole, ours, grads, 4, start=5)
     file.seek(0)
-    resumed = critgrad.Adam_C(kept, lr=0.02, **options)
+    resumed = cls(kept, lr=0.02, **options)
     resumed.load_state_dict(torch.load(file, weights_only=True))
     run(resumed, kept, grads, 4, start=5)
     assert is_fused(resumed)
@@ -272,21 +278,36 @@ def test_resumes_bit_for_bit(aggr, memory_dtype):
         assert torch.equal(a, b)
 
 
-def test_a_checkpoint_of_the_plain_path_goes_on_in_the_kernels():
-    (fused, ours), (plain, theirs) = pair(critgrad.Adam_C, {"lr": 0.02}, topC=3)
-    grads = GradientStream(ours)
-    run(plain, theirs, grads, 6)
+@pytest.mark.parametrize("cls", [critgrad.Adam_C, critgrad.NAdam_C])
+def test_a_checkpoint_goes_on_in_the_other_path(cls):
+    """From the plain path to the kernels and back: the state is the base's own."""
+    (fused, ours), (plain, theirs) = pair(cls, {"lr": 0.02}, topC=3)
+    grads = GradientStream(ours, missing=0.2)
+    run(plain, theirs, grads, 4)
     for a, b in zip(ours, theirs, strict=True):
         a.data.copy_(b)
-    checkpoint = copy.deepcopy(plain.state_dict())
-    for group in checkpoint["param_groups"]:
-        group["fused"] = None
-    fused.load_state_dict(checkpoint)
-    run(fused, ours, grads, 6, start=6)
-    run(plain, theirs, grads, 6, start=6)
+    fused.load_state_dict(loadable(plain, fused=None))
+    run(fused, ours, grads, 4, start=4)
     assert is_fused(fused)
-    for a, b in zip(ours, theirs, strict=True):
+    back = copies(ours)
+    again = cls(back, lr=0.02, topC=3)
+    again.load_state_dict(loadable(fused, fused=False))
+    run(again, back, grads, 4, start=8)
+    assert not is_fused(again)
+    run(plain, theirs, grads, 8, start=4)
+    for a, b in zip(back, theirs, strict=True):
         torch.testing.assert_close(a, b, rtol=2e-5, atol=1e-5)
+        mine, other = again.state[a], plain.state[b]
+        assert mine.keys() == other.keys()
+        for key in {"step", "mu_product"} & mine.keys():
+            torch.testing.assert_close(mine[key], other[key], check_device=False, rtol=1e-6, atol=0)
+
+
+def loadable(optimizer, fused):
+    checkpoint = copy.deepcopy(optimizer.state_dict())
+    for group in checkpoint["param_groups"]:
+        group["fused"] = fused
+    return checkpoint
 
 
 def test_tensor_learning_rate_and_groups_without_memory():
@@ -334,12 +355,20 @@ ANY_GRADIENT = critgrad.Policy("mine", lambda tables: tables.g_norm > 0, lambda 
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"amsgrad": True}, {"foreach": True}, {"fused": False}, {"policy": ANY_GRADIENT}],
-    ids=["amsgrad", "foreach", "fused=False", "policy object"],
+    "cls, options",
+    [
+        (critgrad.Adam_C, {"amsgrad": True}),
+        (critgrad.Adam_C, {"foreach": True}),
+        (critgrad.Adam_C, {"fused": False}),
+        (critgrad.Adam_C, {"policy": ANY_GRADIENT}),
+        (critgrad.NAdam_C, {"foreach": True}),
+        (critgrad.NAdam_C, {"fused": False}),
+        (critgrad.NAdam_C, {"momentum_decay": torch.tensor(4e-3)}),
+    ],
+    ids=["amsgrad", "foreach", "fused=False", "policy object", "NAdam foreach", "NAdam fused=False", "NAdam tensor"],
 )
-def test_what_the_kernels_do_not_know_takes_the_plain_path_without_a_word(options):
+def test_what_the_kernels_do_not_know_takes_the_plain_path_without_a_word(cls, options):
     params = parameters(dtype=torch.float32, device=DEVICE)
-    optimizer = critgrad.Adam_C(params, lr=0.02, **options)
+    optimizer = cls(params, lr=0.02, **options)
     run(optimizer, params, GradientStream(params), 3)
     assert not is_fused(optimizer)

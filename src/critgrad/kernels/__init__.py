@@ -25,6 +25,7 @@ Step = Callable[[list[list[Tensor | None]]], bool]
 # Options of a base that a kernel is chosen by; a change of one means choosing again.
 ASKED = (
     "fused", "foreach", "capturable", "differentiable", "maximize", "amsgrad", "centered", "momentum", "dampening", "betas",
+    "momentum_decay",
 )  # fmt: skip
 
 

@@ -17,7 +17,14 @@ SCALE = tl.constexpr(3)
 BUFFER0 = tl.constexpr(4)
 BUFFER1 = tl.constexpr(5)
 STEP = tl.constexpr(6)
-ADDRESS_ROWS = 7
+PRODUCT = tl.constexpr(7)  # of NAdam's momenta so far
+COUNTERS = 2  # the last rows: one number each, which need not be aligned
+
+# Columns of what an update is corrected with, one row per tensor.
+OF_MOMENTUM = tl.constexpr(0)  # Adam divides by it, NAdam multiplies with it
+OF_SQUARES = tl.constexpr(1)
+OF_DIRECTION = tl.constexpr(2)
+CORRECTION_COLUMNS = 3
 
 # Columns of what was decided, one row per memory.
 SLOT = tl.constexpr(0)

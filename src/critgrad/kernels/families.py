@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ..layout import local
+
 Group = dict[str, Any]
 
 
@@ -22,7 +24,8 @@ class Family:
     """A base with a fused path.
 
     ``buffers`` are its state tensors of the parameter's shape, in the order the kernels take them; ``scalars`` gives, for
-    a parameter group, the numbers its update uses (learning rate apart, which may be a tensor).
+    a parameter group, the numbers its update uses (learning rate apart, which may be a tensor). ``counters`` are its state of
+    one number, the same whatever the gradients are: their names, each with its value before the first step.
     """
 
     name: str
@@ -30,7 +33,7 @@ class Family:
     buffers: Callable[[Group], tuple[str, ...]]
     scalars: Callable[[Group], dict[str, float]]
     flags: Callable[[Group], dict[str, bool]]
-    counts_steps: bool
+    counters: tuple[tuple[str, float], ...]
     supports: Callable[[Group], bool]
 
 
@@ -57,7 +60,7 @@ FAMILIES = (
             "weight_decay": group["weight_decay"],
         },
         flags=lambda group: {"nesterov": bool(group["nesterov"]), "maximize": bool(group["maximize"])},
-        counts_steps=False,
+        counters=(),
         supports=lambda group: _common(group) and _plain_numbers(group, "momentum", "dampening", "weight_decay"),
     ),
     Family(
@@ -71,7 +74,7 @@ FAMILIES = (
             "weight_decay": group["weight_decay"],
         },
         flags=lambda group: {"maximize": bool(group["maximize"])},
-        counts_steps=True,
+        counters=(("step", 0.0),),
         supports=lambda group: (
             _common(group)
             and not group["centered"]
@@ -89,9 +92,26 @@ FAMILIES = (
             "weight_decay": group["weight_decay"],
         },
         flags=lambda group: {"maximize": bool(group["maximize"])},
-        counts_steps=True,
+        counters=(("step", 0.0),),
         supports=lambda group: (
             _common(group) and not group["amsgrad"] and _plain_numbers(group, "betas", "eps", "weight_decay")
+        ),
+    ),
+    Family(
+        name="nadam",
+        bases=(torch.optim.NAdam,),
+        buffers=lambda group: ("exp_avg", "exp_avg_sq"),
+        scalars=lambda group: {
+            "beta1": group["betas"][0],
+            "beta2": group["betas"][1],
+            "eps": group["eps"],
+            "weight_decay": group["weight_decay"],
+            "momentum_decay": group["momentum_decay"],
+        },
+        flags=lambda group: {"maximize": bool(group["maximize"])},
+        counters=(("step", 0.0), ("mu_product", 1.0)),
+        supports=lambda group: (
+            _common(group) and _plain_numbers(group, "betas", "eps", "weight_decay", "momentum_decay")
         ),
     ),
 )
@@ -106,15 +126,22 @@ def family_of(base: type[Optimizer]) -> Family | None:
 
 
 def decoupled_weight_decay(base: type[Optimizer], group: Group) -> bool:
-    """Whether weights decay by themselves (AdamW) instead of through the gradient."""
+    """Whether weights decay by themselves (AdamW, or NAdam if asked to) instead of through the gradient."""
     return bool(group.get("decoupled_weight_decay", base is torch.optim.AdamW))
 
 
 def prepare_state(state: dict[str, Any], param: Tensor, group: Group, family: Family) -> None:
-    """What the base would set up in its first step with a gradient; nothing, once that is done."""
+    """What the base would set up in its first step with a gradient; nothing, once that is done.
+
+    Counters are float32 on the parameter's device, as with fused=True or capturable=True in torch; those that the base
+    has made, or a checkpoint of it, may be elsewhere (on the host) and of another dtype (the parameter's, once loaded).
+    """
     for key in family.buffers(group):
         if state.get(key) is None:
             state[key] = torch.zeros_like(param, memory_format=torch.preserve_format)
-    if family.counts_steps and "step" not in state:
-        # On the parameter's device, as with fused=True or capturable=True in torch.
-        state["step"] = torch.zeros((), dtype=torch.float32, device=param.device)
+    device = local(param).device
+    for key, first in family.counters:
+        if key not in state:
+            state[key] = torch.full((), first, dtype=torch.float32, device=device)
+        elif (state[key].dtype, state[key].device) != (torch.float32, device):
+            state[key] = state[key].to(device, torch.float32)

@@ -58,6 +58,7 @@ class Tuning:
         (("rmsprop", 1, 4), (2048, 4)), (("rmsprop", 1, 2), (512, 4)), (("rmsprop", 1, 1), (512, 1)),
         (("rmsprop", 2, 4), (1024, 4)), (("rmsprop", 2, 2), (512, 2)), (("rmsprop", 2, 1), (512, 1)),
         (("adam", 2, 4), (1024, 4)), (("adam", 2, 2), (512, 1)), (("adam", 2, 1), (256, 1)),
+        (("nadam", 2, 4), (1024, 4)), (("nadam", 2, 2), (512, 1)), (("nadam", 2, 1), (256, 1)),
     )  # fmt: skip
 
     def update(self, damps: bool, bytes_of_a_value: int, family: str, buffers: int) -> tuple[int, int]:

@@ -9,7 +9,25 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .device_functions import SCALE, SCALE_BLOCK, SLOTS, STEP, SUM, load, numbers, pointer
+from .device_functions import (
+    CORRECTION_COLUMNS,
+    OF_DIRECTION,
+    OF_MOMENTUM,
+    OF_SQUARES,
+    PRODUCT,
+    SCALE,
+    SCALE_BLOCK,
+    SLOTS,
+    STEP,
+    SUM,
+    load,
+    numbers,
+    pointer,
+)
+
+CORRECTIONS = tl.constexpr(CORRECTION_COLUMNS)
+# What a base's counting needs beside the step, each a double in two floats.
+SCHEDULE = ("beta1_hi", "beta1_lo", "beta2_hi", "beta2_lo", "fading_hi", "fading_lo")
 
 
 @triton.jit
@@ -24,18 +42,36 @@ def _power(base, exponent):
 
 
 @triton.jit
-def _count_step(static, tensors, tensor, corrections, beta1_hi, beta1_lo, beta2_hi, beta2_lo):
-    """Count the step of a tensor with a gradient, and write what Adam's update is corrected with: 1 - beta ** step."""
-    at = tl.load(static + STEP * tensors + tensor)
-    if at != 0:
-        step_pointer = at.to(tl.pointer_type(tl.float32))
-        step = tl.load(step_pointer) + 1
-        tl.store(step_pointer, step)
+def _count_step(
+    static, tensors, tensor, corrections, beta1_hi, beta1_lo, beta2_hi, beta2_lo, fading_hi, fading_lo, FAMILY: tl.constexpr
+):  # fmt: skip
+    """Count the step of a tensor with a gradient, and write what its update is corrected with.
+
+    Adam: 1 - beta ** step. NAdam: what momentum and direction are multiplied with. Its momentum is mu = beta1 * (1 - f ** step
+    / 2), ``fading`` f = 0.96 ** momentum_decay, and the product of them so far is state, which torch multiplies in float32.
+    """
+    step_pointer = tl.load(static + STEP * tensors + tensor).to(tl.pointer_type(tl.float32))
+    step = tl.load(step_pointer) + 1
+    tl.store(step_pointer, step)
+    if FAMILY == "adam" or FAMILY == "nadam":
         whole = step.to(tl.int64)
         beta1 = tl.cast(beta1_hi, tl.float64) + tl.cast(beta1_lo, tl.float64)
         beta2 = tl.cast(beta2_hi, tl.float64) + tl.cast(beta2_lo, tl.float64)
-        tl.store(corrections + tensor * 2, (1.0 - _power(beta1, whole)).to(tl.float32))
-        tl.store(corrections + tensor * 2 + 1, tl.sqrt(1.0 - _power(beta2, whole)).to(tl.float32))
+        mine = corrections + tensor * CORRECTIONS
+        tl.store(mine + OF_SQUARES, tl.sqrt(1.0 - _power(beta2, whole)).to(tl.float32))
+        if FAMILY == "adam":
+            tl.store(mine + OF_MOMENTUM, (1.0 - _power(beta1, whole)).to(tl.float32))
+        else:
+            fading = tl.cast(fading_hi, tl.float64) + tl.cast(fading_lo, tl.float64)
+            faded = _power(fading, whole)
+            mu = beta1 * (1.0 - 0.5 * faded)
+            mu_next = beta1 * (1.0 - 0.5 * faded * fading)
+            product_pointer = tl.load(static + PRODUCT * tensors + tensor).to(tl.pointer_type(tl.float32))
+            product = tl.load(product_pointer) * mu.to(tl.float32)
+            tl.store(product_pointer, product)
+            product = product.to(tl.float64)
+            tl.store(mine + OF_MOMENTUM, (mu_next / (1.0 - product * mu_next)).to(tl.float32))
+            tl.store(mine + OF_DIRECTION, ((1.0 - mu) / (1.0 - product)).to(tl.float32))
 
 
 @triton.jit
@@ -68,11 +104,11 @@ def _squares(
     return tl.sum(square), tl.sum(against), tl.sum(own)
 
 
-@triton.jit(do_not_specialize=["tensors", "beta1_hi", "beta1_lo", "beta2_hi", "beta2_lo"])
+@triton.jit(do_not_specialize=["tensors", *SCHEDULE])
 def norms_kernel(
     chunk_tensor, chunk_start, lengths, aligned, counted, static, grads, tensors, partials, corrections,
-    beta1_hi, beta1_lo, beta2_hi, beta2_lo,
-    DTYPE: tl.constexpr, COUNTS: tl.constexpr, COSINE: tl.constexpr, SPAN: tl.constexpr, BLOCK: tl.constexpr,
+    beta1_hi, beta1_lo, beta2_hi, beta2_lo, fading_hi, fading_lo,
+    DTYPE: tl.constexpr, FAMILY: tl.constexpr, COSINE: tl.constexpr, SPAN: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Squares of one coarse chunk (``SPAN`` values) -> a row of ``partials``: |g|^2 and, with COSINE, g*s and s*s."""
     chunk = tl.program_id(0)
@@ -81,9 +117,11 @@ def norms_kernel(
     length = tl.load(lengths + tensor)
     g_address = tl.load(grads + tensor)
     s_address = tl.load(static + SUM * tensors + tensor)
-    if COUNTS:
+    if FAMILY != "sgd":
         if (start == 0) & (g_address != 0):
-            _count_step(static, tensors, tensor, corrections, beta1_hi, beta1_lo, beta2_hi, beta2_lo)
+            _count_step(
+                static, tensors, tensor, corrections, beta1_hi, beta1_lo, beta2_hi, beta2_lo, fading_hi, fading_lo, FAMILY
+            )  # fmt: skip
     full = (start + SPAN <= length) & (tl.load(aligned + tensor) != 0) & (g_address != 0)
     if full:
         square, against, own = _squares(g_address, s_address, start, length, DTYPE, COSINE, SPAN, BLOCK, True)
@@ -191,11 +229,23 @@ def newest_entry(grams, topC, WIDTH: tl.constexpr):
     return tl.max(tl.where(diagonal != diagonal, i, 0), axis=0).to(tl.int64)
 
 
-@triton.jit(do_not_specialize=["chunks", "tensors", "topC", "beta1_hi", "beta1_lo", "beta2_hi", "beta2_lo"])
+@triton.jit(
+    do_not_specialize=[
+        "chunks",
+        "tensors",
+        "topC",
+        "beta1_hi",
+        "beta1_lo",
+        "beta2_hi",
+        "beta2_lo",
+        "fading_hi",
+        "fading_lo",
+    ]
+)
 def dots_kernel(
     chunk_tensor, chunk_start, chunks, lengths, aligned, counted, static, grads, tensors, topC, grams, partials, corrections,
-    beta1_hi, beta1_lo, beta2_hi, beta2_lo,
-    DTYPE: tl.constexpr, CODE: tl.constexpr, LARGEST: tl.constexpr, ROUNDED: tl.constexpr, COUNTS: tl.constexpr,
+    beta1_hi, beta1_lo, beta2_hi, beta2_lo, fading_hi, fading_lo,
+    DTYPE: tl.constexpr, CODE: tl.constexpr, LARGEST: tl.constexpr, ROUNDED: tl.constexpr, FAMILY: tl.constexpr,
     WIDTH: tl.constexpr, HIGH: tl.constexpr, LOW: tl.constexpr, SPLIT: tl.constexpr, SPAN: tl.constexpr,
     BLOCK: tl.constexpr, STAGES: tl.constexpr, EACH: tl.constexpr,
 ):  # fmt: skip
@@ -220,9 +270,11 @@ def dots_kernel(
         g_address = tl.load(grads + tensor)
         slots = tl.load(static + SLOTS * tensors + tensor)
         scales = tl.load(static + SCALE * tensors + tensor)
-        if COUNTS:
+        if FAMILY != "sgd":
             if (start == 0) & (g_address != 0):
-                _count_step(static, tensors, tensor, corrections, beta1_hi, beta1_lo, beta2_hi, beta2_lo)
+                _count_step(
+                    static, tensors, tensor, corrections, beta1_hi, beta1_lo, beta2_hi, beta2_lo, fading_hi, fading_lo, FAMILY
+                )  # fmt: skip
         end = tl.minimum(length - start, SPAN).to(tl.int32)
         whole = tl.where((tl.load(aligned + tensor) != 0) & (g_address != 0), end // BLOCK * BLOCK, 0)
         square = tl.zeros((1, LANES), tl.float32)

@@ -11,19 +11,19 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { SGD, MOMENTUM, RMSPROP, RMSPROP_MOMENTUM, ADAM };
+enum { SGD, MOMENTUM, RMSPROP, RMSPROP_MOMENTUM, ADAM, NADAM };
 enum { MOST_THREADS = 64, BLOCK = 4096 }; /* values whose products are summed in single precision; 16 kB stay in cache */
 
 /* One parameter. m and v are the base's buffers in the order of families.py; sum is NULL where the memory damps. */
 typedef struct {
-    float *p, *m, *v, *slots, *sum, *step;
+    float *p, *m, *v, *slots, *sum, *step, *product; /* product: of NAdam's momenta so far */
     int64_t length, row, weights, group, number, refresh_length, refresh_steps;
 } Part;
 
 /* One parameter group. */
 typedef struct {
     int64_t family, nesterov, maximize, decoupled;
-    double lr, weight_decay, beta1, beta2, eps, momentum;
+    double lr, weight_decay, beta1, beta2, eps, momentum, momentum_decay;
 } Group;
 
 /* What the decision says of a row of the memory's tables. */
@@ -299,7 +299,8 @@ void damp(Memory *w) {
 /* -- the update ------------------------------------------------------------------------------------------------------ */
 
 typedef struct {
-    float scale, share, weight_decay, shrink, lr, momentum, one_minus_beta1, beta2, one_minus_beta2, correction2, eps;
+    float scale, share, weight_decay, shrink, lr, lr_direction, momentum, one_minus_beta1, beta2, one_minus_beta2,
+        correction2, eps;
 } Scalars;
 
 /* How a direction comes about: from the running sum (and g enters the slot), or it is given. */
@@ -348,7 +349,9 @@ static inline __attribute__((always_inline)) void span(
                 const float q = c.beta2 * v[i] + c.one_minus_beta2 * (d * d);
                 m[i] = a;
                 v[i] = q;
-                theta = theta * c.shrink - c.lr * (a / (sqrtf(q) * c.correction2 + c.eps));
+                const float size = sqrtf(q) * c.correction2 + c.eps;
+                if (family == NADAM) theta = theta * c.shrink - (c.lr_direction * d + c.lr * a) / size;
+                else theta = theta * c.shrink - c.lr * (a / size);
             }
             p[i] = theta;
             if (kind == ADDED_AND_STORED) {
@@ -382,7 +385,8 @@ static void update_span(const Group *group, int kind, Scalars c, int64_t n, cons
         break;
     case RMSPROP: SPAN(RMSPROP, 0); break;
     case RMSPROP_MOMENTUM: SPAN(RMSPROP_MOMENTUM, 0); break;
-    default: SPAN(ADAM, 0);
+    case ADAM: SPAN(ADAM, 0); break;
+    default: SPAN(NADAM, 0);
     }
 }
 
@@ -394,19 +398,31 @@ static void store_zero(int64_t n, float *restrict slot, float *restrict sum) {
     }
 }
 
+/* NAdam's momentum in step t. */
+static double momentum_at(const Group *group, double t) {
+    return group->beta1 * (1 - 0.5 * pow(0.96, t * group->momentum_decay));
+}
+
 static Scalars scalars_of(const Part *part, const Group *group, Adding adding) {
     Scalars c;
-    double lr = group->lr, correction2 = 1;
-    if (group->family == ADAM) {
-        double t = (double)*part->step; /* raised before the update */
-        lr /= 1 - pow(group->beta1, t);
+    double lr = group->lr, lr_direction = 0, correction2 = 1;
+    if (group->family == ADAM || group->family == NADAM) {
+        double t = (double)*part->step; /* raised before the update, as the product */
         correction2 = sqrt(1 - pow(group->beta2, t));
+        if (group->family == ADAM) {
+            lr /= 1 - pow(group->beta1, t);
+        } else {
+            const double next = momentum_at(group, t + 1), product = (double)*part->product;
+            lr_direction = lr * (1 - momentum_at(group, t)) / (1 - product);
+            lr *= next / (1 - product * next);
+        }
     }
     c.scale = (float)(group->maximize ? -adding.scale : adding.scale);
     c.share = (float)adding.share;
     c.weight_decay = (float)group->weight_decay;
     c.shrink = (float)(group->decoupled ? 1 - group->lr * group->weight_decay : 1);
     c.lr = (float)lr;
+    c.lr_direction = (float)lr_direction;
     c.momentum = (float)group->momentum;
     c.one_minus_beta1 = (float)(1 - group->beta1);
     c.beta2 = (float)group->beta2;
@@ -491,8 +507,12 @@ static void update_chunk(const Memory *w, int64_t c) {
 }
 
 static void count_steps(const Memory *w) {
-    for (int64_t i = 0; i < w->part_count; i++)
-        if (w->grads[i] && w->parts[i].step) *w->parts[i].step += 1;
+    for (int64_t i = 0; i < w->part_count; i++) {
+        const Part *part = w->parts + i;
+        if (!w->grads[i] || !part->step) continue;
+        *part->step += 1;
+        if (part->product) *part->product *= (float)momentum_at(w->groups + part->group, (double)*part->step);
+    }
 }
 
 /* -- threads ---------------------------------------------------------------------------------------------------------- */

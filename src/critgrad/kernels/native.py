@@ -39,12 +39,13 @@ _CODES = {
     ("rmsprop", False): 2,
     ("rmsprop", True): 3,
     ("adam", False): 4,
+    ("nadam", False): 5,
 }
 _POLICIES = ("KotH", "bottomC", "FIFO", "random", "MNDS", "RR", "NCPR", "sparse")
 
 
 class _Part(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_void_p) for name in ("p", "m", "v", "slots", "sum", "step")] + [
+    _fields_ = [(name, ctypes.c_void_p) for name in ("p", "m", "v", "slots", "sum", "step", "product")] + [
         (name, ctypes.c_int64)
         for name in ("length", "row", "weights", "group", "number", "refresh_length", "refresh_steps")
     ]
@@ -52,7 +53,8 @@ class _Part(ctypes.Structure):
 
 class _Group(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int64) for name in ("family", "nesterov", "maximize", "decoupled")] + [
-        (name, ctypes.c_double) for name in ("lr", "weight_decay", "beta1", "beta2", "eps", "momentum")
+        (name, ctypes.c_double)
+        for name in ("lr", "weight_decay", "beta1", "beta2", "eps", "momentum", "momentum_decay")
     ]
 
 
@@ -102,11 +104,8 @@ class NativeMemory:
         self.states = [optimizer.state[param] for param in self.params]
         for part, state in zip(parts, self.states):
             prepare_state(state, part.param, groups[part.param], family)
-            if family.counts_steps and (state["step"].dtype, state["step"].device.type) != (torch.float32, "cpu"):
-                state["step"] = state["step"].to("cpu", torch.float32)
-        self.names = [
-            (*family.buffers(groups[param]), *(["step"] if family.counts_steps else [])) for param in self.params
-        ]
+        counters = [key for key, _ in family.counters]
+        self.names = [(*family.buffers(groups[param]), *counters) for param in self.params]
         self.held = [[state[name] for name in names] for state, names in zip(self.states, self.names)]
         self.addresses = [param.data_ptr() for param in self.params]
         known = memory.policy is POLICIES.get(memory.policy.name)
@@ -160,13 +159,14 @@ class NativeMemory:
 
     def _row(self, part: Part, group: int, state: dict[str, Any]) -> _Part:
         buffers = [state[name].data_ptr() for name in self.family.buffers(self.groups[group])]
+        counters = [state[name].data_ptr() for name, _ in self.family.counters]
         length, steps = part.refresh_span()
         return _Part(
             part.param.data_ptr(),
             *(buffers + [None, None])[:2],
             part.slots.values.data_ptr(),
             None if part.sum is None else part.sum.data_ptr(),
-            state["step"].data_ptr() if self.family.counts_steps else None,
+            *(counters + [None, None])[:2],
             part.layout.length,
             part.row,
             self.damping.index(_damping(part)) if part.damps else self.adding.index(_adding(part)),
@@ -235,13 +235,14 @@ class NativeMemory:
             row.family = _CODES[self.family.name, numbers.get("momentum", 0) != 0]
             row.nesterov = flags.get("nesterov", False)
             row.maximize = flags["maximize"]
-            row.decoupled = self.family.name == "adam" and decoupled_weight_decay(self.base, group)
+            row.decoupled = decoupled_weight_decay(self.base, group)
             row.lr = float(group["lr"])
             row.weight_decay = numbers["weight_decay"]
             row.beta1 = numbers.get("beta1", 0.0)
             row.beta2 = numbers.get("beta2", numbers.get("alpha", 0.0))
             row.eps = numbers.get("eps", 0.0)
             row.momentum = numbers.get("momentum", 0.0)
+            row.momentum_decay = numbers.get("momentum_decay", 0.0)
 
 
 def _adding(part: Part) -> tuple[str, float]:

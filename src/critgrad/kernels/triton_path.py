@@ -39,7 +39,7 @@ try:
     import triton.language as tl
 
     from .decide_kernel import damp_kernel, decide_kernel
-    from .device_functions import DECISION_COLUMNS
+    from .device_functions import CORRECTION_COLUMNS, COUNTERS, DECISION_COLUMNS
     from .measure_kernels import dots_kernel, norms_kernel
     from .update_kernels import update_kernel
 
@@ -118,10 +118,7 @@ class FusedMemory:
         parts, device = memory.parts, memory.device
         self.params = [part.param for part in parts]
         for part in parts:
-            state = optimizer.state[part.param]
-            prepare_state(state, part.param, groups[part.param], family)
-            if family.counts_steps and state["step"].device != part.device:
-                state["step"] = state["step"].to(part.device, torch.float32)  # a checkpoint of the unfused base
+            prepare_state(optimizer.state[part.param], part.param, groups[part.param], family)
         addresses = [[0 if t is None else t.data_ptr() for t in self._tensors(part)] for part in parts]
         ends = {parts[0].param, parts[-1].param}
         self.witnesses = [(p, key, optimizer.state[p][key]) for p in ends for key in family.buffers(groups[p])]
@@ -131,11 +128,12 @@ class FusedMemory:
         self.rows = torch.tensor([part.row for part in parts], dtype=torch.int64, device=device)
         self.counted = torch.tensor([int(part.counts) for part in parts], dtype=torch.int32, device=device)
         fits = [
-            all(a % 16 == 0 for a in row[:-1]) and part.layout.length % 16 == 0 for part, row in zip(parts, addresses)
+            all(a % 16 == 0 for a in row[:-COUNTERS]) and part.layout.length % 16 == 0
+            for part, row in zip(parts, addresses)
         ]
         self.aligned = torch.tensor([int(fit) for fit in fits], dtype=torch.int32, device=device)
         self.decisions = torch.zeros(memory.rows, DECISION_COLUMNS, dtype=torch.int64, device=device)
-        self.corrections = torch.ones(len(parts), 2, dtype=torch.float32, device=device)
+        self.corrections = torch.ones(len(parts), CORRECTION_COLUMNS, dtype=torch.float32, device=device)
         self.weights = torch.zeros(memory.topC, dtype=torch.float32, device=device)
         self.width = triton.next_power_of_2(max(memory.topC, 2))
         # A power of two of slots, and what is left of them.
@@ -157,13 +155,14 @@ class FusedMemory:
         self.copied: list[Tensor] = []  # keeps what the device still reads alive until the next step
 
     def _tensors(self, part: Part) -> list[Tensor | None]:
-        """In the order of the rows of the table: parameter, slots, sum, scales, two buffers, step."""
+        """In the order of the rows of the table: parameter, slots, sum, scales, two buffers, two counters."""
         state = self.optimizer.state[part.param]
         keys = self.family.buffers(self.groups[part.param])
         buffers = [local(state[key]) for key in keys] + [None] * (2 - len(keys))
         ours = [part.tensors.get(key) for key in (SLOTS, SUM, SCALE)]
-        step = state["step"] if self.family.counts_steps else None
-        return [local(part.param.detach()), *(None if t is None else local(t) for t in ours), *buffers, step]
+        counters = [state[key] for key, _ in self.family.counters]
+        counters += [None] * (COUNTERS - len(counters))
+        return [local(part.param.detach()), *(None if t is None else local(t) for t in ours), *buffers, *counters]
 
     def _chunks(self, numbers: list[int], size: int) -> tuple[Tensor, Tensor]:
         tensor, start = [], []
@@ -299,27 +298,27 @@ class FusedMemory:
 
     def _measure(self) -> None:
         memory, tensors = self.memory, len(self.memory.parts)
-        counts = self.family.counts_steps
         for number, (group, first, chunk_tensor, chunk_start, chunks, partials) in enumerate(self.measures):
             if chunks == 0:
                 continue
-            betas = (*split(group["betas"][0]), *split(group["betas"][1])) if "betas" in group else (0.0, 0.0, 0.0, 0.0)
+            beta1, beta2 = group.get("betas", (0.0, 0.0))
+            schedule = (*split(beta1), *split(beta2), *split(0.96 ** group.get("momentum_decay", 0.0)))
             tables = (self.lengths, self.aligned, self.counted, self.static, self.grads, tensors)
             dtype = TYPES[first.param.dtype]
             if self.damps:
                 cut = self.dots_tuning
                 self.dots(
                     self.programs[number], chunk_tensor, chunk_start, chunks, *tables, memory.topC, memory.gram, partials,
-                    self.corrections, *betas, warps=cut.warps, registers=cut.registers, DTYPE=dtype,
+                    self.corrections, *schedule, warps=cut.warps, registers=cut.registers, DTYPE=dtype,
                     CODE=TYPES[first.slots.values.dtype], LARGEST=FORMATS[first.format_name].largest_code or 0.0,
-                    ROUNDED=self.rounded, COUNTS=counts,
+                    ROUNDED=self.rounded, FAMILY=self.family.name,
                     WIDTH=self.width, HIGH=self.high, LOW=self.low, SPLIT=memory.topC > self.high, SPAN=cut.span,
                     BLOCK=cut.block, STAGES=cut.stages, EACH=cut.each,
                 )  # fmt: skip
             else:
                 self.norms(
-                    chunks, chunk_tensor, chunk_start, *tables, partials, self.corrections, *betas, warps=TUNING.norms[1],
-                    DTYPE=dtype, COUNTS=counts, COSINE=memory.policy.needs_cosine, SPAN=TUNING.norms_span,
+                    chunks, chunk_tensor, chunk_start, *tables, partials, self.corrections, *schedule, warps=TUNING.norms[1],
+                    DTYPE=dtype, FAMILY=self.family.name, COSINE=memory.policy.needs_cosine, SPAN=TUNING.norms_span,
                     BLOCK=TUNING.norms[0],
                 )  # fmt: skip
 
@@ -368,7 +367,7 @@ class FusedMemory:
 def kernel_scalars(family: Family, numbers: dict[str, float]) -> tuple[float, ...]:
     """``s0`` to ``s5`` of ``base_update``. One minus a beta is taken here, in double precision."""
     decay = float(numbers["weight_decay"])
-    if family.name == "adam":
+    if family.name in ("adam", "nadam"):
         beta1, beta2 = numbers["beta1"], numbers["beta2"]
         return decay, beta1, 1 - beta1, beta2, 1 - beta2, numbers["eps"]
     if family.name == "rmsprop":

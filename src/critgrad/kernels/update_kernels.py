@@ -16,9 +16,13 @@ from .device_functions import (
     BUFFER0,
     BUFFER1,
     CLOCK,
+    CORRECTION_COLUMNS,
     DECISION_COLUMNS,
     FINITE,
     LIVE,
+    OF_DIRECTION,
+    OF_MOMENTUM,
+    OF_SQUARES,
     PARAM,
     PICKED,
     SCALE,
@@ -36,12 +40,13 @@ from .device_functions import (
 )
 
 COLUMNS = tl.constexpr(DECISION_COLUMNS)
+CORRECTIONS = tl.constexpr(CORRECTION_COLUMNS)
 REFRESH_STEPS = tl.constexpr(REFRESH_STEPS_PER_SLOT)
 
 
 @triton.jit
 def base_update(
-    p, d, m, v, lr, c1, c2, s0, s1, s2, s3, s4, s5,
+    p, d, m, v, lr, c1, c2, c3, s0, s1, s2, s3, s4, s5,
     FAMILY: tl.constexpr, DECOUPLED: tl.constexpr, MOMENTUM: tl.constexpr, NESTEROV: tl.constexpr,
     MAXIMIZE: tl.constexpr,
 ):  # fmt: skip
@@ -56,6 +61,10 @@ def base_update(
         m = s1 * m + s2 * d
         v = s3 * v + s4 * d * d
         p = p - (lr / c1) * m / (tl.sqrt(v) / c2 + s5)
+    elif FAMILY == "nadam":  # s and c2 as adam's; c1 mu_next / (1 - product and mu_next), c3 (1 - mu) / (1 - product)
+        m = s1 * m + s2 * d
+        v = s3 * v + s4 * d * d
+        p = p - lr * (c3 * d + c1 * m) / (tl.sqrt(v) / c2 + s5)
     elif FAMILY == "rmsprop":  # s1 alpha, s2 1 - alpha, s3 eps, s4 momentum
         m = s1 * m + s2 * d * d
         d = d / (tl.sqrt(m) + s3)
@@ -209,11 +218,14 @@ def work_on_chunk(
     d = d.to(DTYPE).to(tl.float32)
     c1 = 1.0
     c2 = 1.0
-    if FAMILY == "adam":
-        c1 = tl.load(corrections + tensor * 2)
-        c2 = tl.load(corrections + tensor * 2 + 1)
+    c3 = 1.0
+    if FAMILY == "adam" or FAMILY == "nadam":
+        c1 = tl.load(corrections + tensor * CORRECTIONS + OF_MOMENTUM)
+        c2 = tl.load(corrections + tensor * CORRECTIONS + OF_SQUARES)
+        if FAMILY == "nadam":
+            c3 = tl.load(corrections + tensor * CORRECTIONS + OF_DIRECTION)
     p, m, v = base_update(
-        p, d, m, v, lr, c1, c2, s0, s1, s2, s3, s4, s5, FAMILY, DECOUPLED, MOMENTUM, NESTEROV, MAXIMIZE
+        p, d, m, v, lr, c1, c2, c3, s0, s1, s2, s3, s4, s5, FAMILY, DECOUPLED, MOMENTUM, NESTEROV, MAXIMIZE
     )
     store(params, offsets, p.to(DTYPE), updated, FULL)
     if BUFFERS > 0:

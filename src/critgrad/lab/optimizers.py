@@ -66,7 +66,7 @@ OPTIMIZERS: dict[str, Recipe] = {recipe.name: recipe for recipe in _RECIPES}
 _RESEARCH = (
     Recipe("Lion", Lion, "Lion", "base", {}, "sign of a momentum"),
     Recipe("Lion_F", critgrad.critical(Lion, aggr="fisher"), "Lion", "F", _DAMPER, "Lion, memory damps"),
-    Recipe("NAdam_F", critgrad.critical(torch.optim.NAdam, aggr="fisher"), "Adam", "F", _DAMPER, "NAdam, memory damps"),
+    Recipe("NAdam_F", critgrad.NAdam_F, "Adam", "F", _DAMPER, "NAdam, memory damps"),
 )
 _VARIED = ("SGD_F", "SGDM_F", "Nesterov_F", "Adam_F", "AdamW_F", "NAdam_F", "Lion_F")
 RESEARCH: dict[str, Recipe] = {recipe.name: recipe for recipe in _RESEARCH}
