@@ -11,6 +11,7 @@ from typing import Any
 
 from .coordinator import Event, Outcome, in_shard, run_jobs
 from .data import DATASETS
+from .executors import KeptExecutor
 from .ledger import Ledger, LedgerError, Planned, Role
 from .optimizers import FAMILIES, recipe_of
 from .protocol import Registration, chosen_hyper, fair, paper_best, paper_grid, record
@@ -179,19 +180,25 @@ def sweep(
         return [item for item in mine if item.trial.key not in known], len(known)
 
     todo, failed = wanted()
-    while todo and not interrupted and not (seconds is not None and time.monotonic() - began > seconds):
-        # Runs that are timed must not share the machine: first they, one after the other, then the rest in a new round.
-        timed = [item for item in todo if any(role.purpose == TIMING for role in item.roles)]
-        alone = {"workers": 1, "eager": True} if timed else {}
-        left = None if seconds is None else max(0.0, seconds - (time.monotonic() - began))
-        limits = {"seconds": left, "longest": longest}
-        outcome = run_jobs(timed or todo, book, on_event=on_event, **{**jobs, **alone, **limits})
-        longest = outcome.longest
-        done, interrupted = done + outcome.done, outcome.interrupted
-        jobs["retry_failed"] = False  # once, not for ever
-        todo, failed = wanted()
-        if outcome.done + outcome.failed == 0 or (seconds is not None and outcome.remaining):
-            break
+    kept = KeptExecutor()
+    try:
+        while todo and not interrupted and not (seconds is not None and time.monotonic() - began > seconds):
+            # Runs that are timed must not share the machine: first they, one after the other, then the rest in a new round.
+            timed = [item for item in todo if any(role.purpose == TIMING for role in item.roles)]
+            if timed:
+                kept.close()
+            alone = {"workers": 1, "eager": True} if timed else {"kept": kept}
+            left = None if seconds is None else max(0.0, seconds - (time.monotonic() - began))
+            limits = {"seconds": left, "longest": longest}
+            outcome = run_jobs(timed or todo, book, on_event=on_event, **{**jobs, **alone, **limits})
+            longest = outcome.longest
+            done, interrupted = done + outcome.done, outcome.interrupted
+            jobs["retry_failed"] = False  # once, not for ever
+            todo, failed = wanted()
+            if outcome.done + outcome.failed == 0 or (seconds is not None and outcome.remaining):
+                break
+    finally:
+        kept.close()
     return Outcome(done, failed, before, len(todo), time.monotonic() - began, interrupted)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .executors import JobExecutor, open_executor
+from .executors import JobExecutor, KeptExecutor, open_executor
 from .ledger import Ledger, LedgerError, Planned, Role
 from .results import Result
 from .spec import Trial
@@ -91,6 +91,7 @@ def run_jobs(
     seconds: float | None = None,
     longest: float = 0.0,
     work: str = WORK,
+    kept: KeptExecutor | None = None,
 ) -> Outcome:
     """Run what is planned and not done yet, and write each result to the ledger as it arrives.
 
@@ -99,13 +100,14 @@ def run_jobs(
     that failed before. ``checkpoints`` is the folder where long trials keep their state (``None``: nowhere).
     ``eager`` trains without CUDA graphs. After ``seconds`` nothing should run any more: no job is started that would take
     longer than is left, judged by the longest so far (``longest``: of those before). ``options`` are the executor's; ``work``
-    names the function that runs trials.
+    names the function that runs trials. ``kept`` has the executor of an earlier call, and keeps it for a later one; its owner
+    closes it.
     """
     manner = _Manner(device, checkpoints, bank_size, deterministic, eager, work)
     run = _Run(planned, ledger, manner, on_event, retry_failed)
     run.longest = longest
     run.deadline = None if seconds is None else time.monotonic() + seconds
-    return run.run(executor, workers, options)
+    return run.run(executor, workers, options, kept)
 
 
 @dataclass(frozen=True)
@@ -161,24 +163,28 @@ class _Run:
                     self.ledger.add_roles(key, self.roles[key])
         return known
 
-    def run(self, name: str, workers: int | None, options: Mapping[str, Any] | None) -> Outcome:
+    def run(
+        self, name: str, workers: int | None, options: Mapping[str, Any] | None, kept: KeptExecutor | None
+    ) -> Outcome:
         begin = time.monotonic()
         left_behind = self.ledger.state("sweep")
         self._take_kept_results()
         if self.trials:
-            executor = open_executor(name, workers=workers, device=self.device, options=options)
+            opened = open_executor if kept is None else kept.get
+            executor = opened(name, workers=workers, device=self.device, options=options)
             try:
                 if left_behind:
                     executor.reclaim([entry["worker"] for entry in left_behind["running"]])
                 with self._signals():
                     self._tell("begin")
                     self._feed(executor)
-                executor.shutdown(wait=True)
+                if kept is None:
+                    executor.shutdown(wait=True)
             except KeyboardInterrupt:
                 self.interrupts += 1
-                executor.shutdown(wait=False, cancel_futures=True)
+                self._end(executor, kept)
             except BaseException:
-                executor.shutdown(wait=False, cancel_futures=True)
+                self._end(executor, kept)
                 raise
             finally:
                 # On a full disk even this fails, and the reason for that must not hide the first one.
@@ -197,6 +203,12 @@ class _Run:
         )
         self._tell("end", text=outcome.text)
         return outcome
+
+    @staticmethod
+    def _end(executor: JobExecutor, kept: KeptExecutor | None) -> None:
+        executor.shutdown(wait=False, cancel_futures=True)
+        if kept is not None:
+            kept.forget()
 
     # -- feeding -------------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from toy_worker import ROLE, WORK, expected, plan
 
 from critgrad.lab import coordinator, worker
 from critgrad.lab.coordinator import Event, in_shard, run_jobs, status
+from critgrad.lab.executors import KeptExecutor
 from critgrad.lab.ledger import Ledger, LedgerError, Planned, Role
 from critgrad.lab.ledger.codec import pack_result
 from critgrad.lab.spec import Trial
@@ -40,6 +41,32 @@ def test_each_trial_is_run_once_and_found_again(ledger: Ledger) -> None:
     assert all(same_numbers(row, expected(row.trial)) for row in ledger.rows())
     again = run(plan(6), ledger)
     assert (again.done, again.skipped) == (2, 4)
+
+
+def test_a_kept_executor_serves_several_calls_until_it_is_closed(ledger: Ledger) -> None:
+    kept = KeptExecutor()
+    how = {"executor": "local", "workers": 1, "kept": kept}
+    pids = []
+    for count in (2, 4):
+        assert run(plan(count), ledger, **how).done == 2
+        pids.append(kept.get("local", workers=1, device="cpu", options=None).pids)
+    assert len(pids[0]) == 1
+    assert pids[0] == pids[1]
+    assert run(plan(5), ledger, **{**how, "workers": 2}).done == 1  # another one is asked for
+    kept.close()
+    assert run(plan(6), ledger, **how).done == 1
+    kept.close()
+
+
+def test_a_kept_executor_that_was_shut_down_is_not_used_again(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = KeptExecutor()
+    how = {"executor": "local", "workers": 1, "kept": kept}
+    with monkeypatch.context() as broken:
+        broken.setattr(coordinator._Run, "_write", lambda *_: (_ for _ in ()).throw(LedgerError("full")))
+        with pytest.raises(LedgerError, match="full"):
+            run(plan(2), ledger, **how)
+    assert run(plan(2), ledger, **how).done == 2
+    kept.close()
 
 
 def test_a_trial_that_is_done_gets_its_new_roles_without_a_run(ledger: Ledger) -> None:

@@ -84,3 +84,29 @@ def open_executor(
         if not record.needs:
             raise
         raise ModuleNotFoundError(f"The executor {name} needs another package: pip install {record.needs!r}") from error
+
+
+class KeptExecutor:
+    """An executor that stays open from one round of jobs to the next: its workers have loaded all they need."""
+
+    def __init__(self) -> None:
+        self._open: JobExecutor | None = None
+        self._how: tuple[Any, ...] | None = None
+
+    def get(self, name: str, *, workers: int | None, device: str, options: Mapping[str, Any] | None) -> JobExecutor:
+        """The executor that is open, or a new one where another is asked for."""
+        how = (name, workers, device, dict(options or {}))
+        if self._open is None or self._how != how:
+            self.close()
+            self._open, self._how = open_executor(name, workers=workers, device=device, options=options), how
+        return self._open
+
+    def close(self) -> None:
+        """End its workers; the next ``get`` opens a new one."""
+        executor, self._open = self._open, None
+        if executor is not None:
+            executor.shutdown(wait=True)
+
+    def forget(self) -> None:
+        """Somebody has shut it down."""
+        self._open = None
