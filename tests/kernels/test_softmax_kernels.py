@@ -8,6 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from critgrad.lab.models import softmax
+
 kernels = pytest.importorskip("critgrad.lab.models.softmax_kernels")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
@@ -92,3 +94,21 @@ def test_the_sum_of_an_evaluation_leaves_out_what_does_not_count():
     found = kernels.sum_of_losses(hidden, weight, bias, targets)
     logits = F.linear(hidden.half().double(), weight.half().double(), bias.double())
     assert distance(found, F.cross_entropy(logits, targets, ignore_index=-100, reduction="sum")) < 1e-5
+
+
+if DEVICE == "cuda":
+
+    @pytest.mark.parametrize("allowed", [True, False])
+    def test_the_layer_takes_them_where_tf32_is_allowed(allowed, monkeypatch):
+        taken = []
+        ours = kernels.loss_and_gradients
+        monkeypatch.setattr(kernels, "loss_and_gradients", lambda *parts: (taken.append(1), ours(*parts))[1])
+        monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", allowed)
+        hidden, weight, bias, targets = problem(softmax.FEWEST_ROWS, 500, 64, 0.1)
+        parts = [part.requires_grad_() for part in (hidden, weight, bias)]
+        loss = softmax.linear_cross_entropy(*parts, targets)
+        gradients = torch.autograd.grad(loss, parts)
+        assert len(taken) == allowed
+        right, derivatives = expected(hidden.detach(), weight.detach(), bias.detach(), targets, torch.float32)
+        assert float((loss - right).abs()) < 1e-3
+        assert all(distance(mine, torchs) < 1e-2 for mine, torchs in zip(gradients, derivatives, strict=True))

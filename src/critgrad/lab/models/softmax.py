@@ -8,17 +8,13 @@ logit goes to memory at all (softmax_kernels.py).
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-
-try:
-    from . import softmax_kernels
-except ImportError:  # no Triton
-    softmax_kernels = None  # type: ignore[assignment]
 
 NOT_COUNTED = -100
 FEWEST_ROWS = 1 << 12  # for the kernels: a program takes 128 of them, and a GPU wants a hundred programs
@@ -40,8 +36,8 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor, targets: 
 @torch.no_grad()
 def sum_of_losses(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
     """The sum of the losses, for an evaluation; targets of ``NOT_COUNTED`` do not count."""
-    if _kernels_fit(hidden, weight):
-        return softmax_kernels.sum_of_losses(hidden, weight, bias, targets)
+    if kernels := _kernels_for(hidden, weight):
+        return kernels.sum_of_losses(hidden, weight, bias, targets)
     return F.cross_entropy(F.linear(hidden, weight, bias), targets, ignore_index=NOT_COUNTED, reduction="sum")
 
 
@@ -50,8 +46,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
-        if _kernels_fit(hidden, weight):
-            loss, gradients = softmax_kernels.loss_and_gradients(hidden, weight, bias, targets)
+        if kernels := _kernels_for(hidden, weight):
+            loss, gradients = kernels.loss_and_gradients(hidden, weight, bias, targets)
             ctx.save_for_backward(*gradients)
             return loss
         p = torch.softmax(torch.addmm(bias, hidden, weight.t()), dim=1)
@@ -69,15 +65,25 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return (*(gradient * part for part in ctx.saved_tensors), None)
 
 
-def _kernels_fit(hidden: Tensor, weight: Tensor) -> bool:
-    """Whether the kernels may, can and should do it: they round as TF32 does, know few widths, and want many rows."""
-    return (
-        softmax_kernels is not None
-        and hidden.is_cuda
+def _kernels_for(hidden: Tensor, weight: Tensor) -> Any:
+    """The kernels, where they may, can and should do it: they round as TF32 does, know few widths, and want many rows."""
+    fit = (
+        hidden.is_cuda
         and torch.backends.cuda.matmul.allow_tf32
         and {hidden.dtype, weight.dtype} == {torch.float32}
         and hidden.is_contiguous()
         and weight.is_contiguous()
-        and hidden.shape[1] in softmax_kernels.WIDTHS
         and len(hidden) >= FEWEST_ROWS
     )
+    kernels = _kernels() if fit else None
+    return kernels if kernels is not None and hidden.shape[1] in kernels.WIDTHS else None
+
+
+@lru_cache
+def _kernels() -> Any:
+    """The module of the kernels, which takes a while to import; ``None`` without Triton."""
+    try:
+        from . import softmax_kernels
+    except ImportError:
+        return None
+    return softmax_kernels
