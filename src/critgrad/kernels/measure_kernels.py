@@ -229,19 +229,7 @@ def newest_entry(grams, topC, WIDTH: tl.constexpr):
     return tl.max(tl.where(diagonal != diagonal, i, 0), axis=0).to(tl.int64)
 
 
-@triton.jit(
-    do_not_specialize=[
-        "chunks",
-        "tensors",
-        "topC",
-        "beta1_hi",
-        "beta1_lo",
-        "beta2_hi",
-        "beta2_lo",
-        "fading_hi",
-        "fading_lo",
-    ]
-)
+@triton.jit(do_not_specialize=["chunks", "tensors", "topC", *SCHEDULE])
 def dots_kernel(
     chunk_tensor, chunk_start, chunks, lengths, aligned, counted, static, grads, tensors, topC, grams, partials, corrections,
     beta1_hi, beta1_lo, beta2_hi, beta2_lo, fading_hi, fading_lo,
