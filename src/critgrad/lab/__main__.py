@@ -35,6 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     many.add_argument("--trials", type=int, help="of each tuned arm, instead of the registration's")
     many.add_argument("--families", help="with commas, instead of all")
     many.add_argument("--shard", default="1/1", help="i/n: this machine's share of the trials")
+    many.add_argument("--untimed", action="store_true", help="leave the timed runs to a sweep that is alone here")
     many.add_argument(
         "--seconds",
         type=float,
@@ -157,6 +158,7 @@ def _sweep(args: argparse.Namespace) -> int:
             shard=shard,
             families=commands.family_names(args.families),
             seconds=args.seconds,
+            untimed=args.untimed,
             on_event=PlainLines(),
             executor=args.executor,
             workers=args.workers,

@@ -158,14 +158,16 @@ def sweep(
     shard: tuple[int, int] = (1, 1),
     families: Sequence[str] | None = None,
     seconds: float | None = None,
+    untimed: bool = False,
     on_event: OnEvent | None = None,
     **jobs: Any,
 ) -> Outcome:
     """Plan, run, plan again, until nothing is left. ``jobs`` goes to ``run_jobs``.
 
     With shards the first stage alone can be split: what follows depends on rows that other shards have. ``seconds`` starts
-    no job that would not be done by then, judged by the longest so far. ``failed`` counts what has failed before, too, and
-    keeps the track from its end.
+    no job that would not be done by then, judged by the longest so far. ``untimed`` leaves the timed runs, and what waits
+    for them, to a later sweep that has the machine to itself. ``failed`` counts what has failed before, too, and keeps the
+    track from its end.
     """
     if isinstance(track, (Fair, SearchTrack)):
         record(book, track.registration)
@@ -179,22 +181,27 @@ def sweep(
         known = set() if jobs.get("retry_failed") else book.failed(item.trial.key for item in mine)
         return [item for item in mine if item.trial.key not in known], len(known)
 
+    def is_timed(item: Planned) -> bool:
+        return any(role.purpose == TIMING for role in item.roles)
+
     todo, failed = wanted()
+    now = [item for item in todo if not (untimed and is_timed(item))]
     kept = KeptExecutor()
     try:
-        while todo and not interrupted and not (seconds is not None and time.monotonic() - began > seconds):
+        while now and not interrupted and not (seconds is not None and time.monotonic() - began > seconds):
             # Runs that are timed must not share the machine: first they, one after the other, then the rest in a new round.
-            timed = [item for item in todo if any(role.purpose == TIMING for role in item.roles)]
+            timed = [item for item in now if is_timed(item)]
             if timed:
                 kept.close()
             alone = {"workers": 1, "eager": True} if timed else {"kept": kept}
             left = None if seconds is None else max(0.0, seconds - (time.monotonic() - began))
             limits = {"seconds": left, "longest": longest}
-            outcome = run_jobs(timed or todo, book, on_event=on_event, **{**jobs, **alone, **limits})
+            outcome = run_jobs(timed or now, book, on_event=on_event, **{**jobs, **alone, **limits})
             longest = outcome.longest
             done, interrupted = done + outcome.done, outcome.interrupted
             jobs["retry_failed"] = False  # once, not for ever
             todo, failed = wanted()
+            now = [item for item in todo if not (untimed and is_timed(item))]
             if outcome.done + outcome.failed == 0 or (seconds is not None and outcome.remaining):
                 break
     finally:

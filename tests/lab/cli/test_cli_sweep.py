@@ -136,6 +136,19 @@ def test_timed_runs_have_the_machine_for_themselves(cli, monkeypatch):
     assert all(row in (alone, together) for row in rounds)
 
 
+def test_timed_runs_can_be_left_to_a_later_sweep(cli):
+    plan = small_registration(timing=Timing((200,), 2), arms=("base", "C", "F", "rival", "momentum", "C-longer"))
+    track = commands.make_track(plan.task, "fair", registration=plan)
+    with Ledger.open(cli.folder / "runs.db", write=True, create=True) as book:
+        first = commands.sweep(track, book, untimed=True, executor="inline")
+        assert not [row for row in book.rows() if any(role.purpose == commands.TIMING for role in row.roles)]
+        assert {commands.TIMING} == {role.purpose for item in track.plan(book) for role in item.roles}
+        assert first.remaining == len(track.plan(book)) > 0
+        second = commands.sweep(track, book, executor="inline")
+        assert second.done > first.remaining, "those that waited for the times"
+        assert second.remaining == 0
+
+
 def test_tables_of_a_sweep_that_has_just_begun(cli, small, capsys):
     with Ledger.open(cli.folder / "runs.db", write=True, create=True) as book:
         tables.print_outcome(tables_of(book, small))

@@ -29,6 +29,17 @@ def test_padding_does_not_change_an_encoding(encoder):
     torch.testing.assert_close(model.encode(short), model.encode(longer))
 
 
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_sentences_are_encoded_together_as_they_are_one_by_one(encoder):
+    torch.manual_seed(0)
+    model = PairClassifier(encoder, 20, size=8, hidden=6, fc=5).eval()
+    premise, hypothesis = torch.randint(2, 20, (3, 7)), torch.randint(2, 20, (3, 5))
+    premise[1, 4:] = hypothesis[2, 1:] = 0
+    u, v = model.encode(premise), model.encode(hypothesis)
+    apart = model.classifier(torch.cat([u, v, (u - v).abs(), u * v], dim=1))
+    torch.testing.assert_close(model(premise, hypothesis), apart)
+
+
 def test_the_two_directions_are_a_bidirectional_lstm_on_packed_sentences():
     torch.manual_seed(0)
     encoder = ENCODERS["infersent"](4, 3)

@@ -122,6 +122,9 @@ def sweep(
     shard: str = typer.Option(
         "1/1", help="i/n: this machine's share of the trials; `critgrad merge` joins the ledgers."
     ),
+    untimed: bool = typer.Option(
+        False, "--untimed", help="Leave the timed runs to a later sweep that has the machine to itself."
+    ),
     retry: bool = typer.Option(False, "--retry", help="Run the trials that failed once more."),
     write_defaults: bool = typer.Option(False, "--write-defaults", help="Make the choices the task's defaults (fair)."),
     set_: list[str] = SETTINGS,
@@ -147,6 +150,7 @@ def sweep(
                 book,
                 shard=part,
                 families=chosen,
+                untimed=untimed,
                 on_event=on_event,
                 executor=executor,
                 options=pairs(executor_options, "--executor-opt"),

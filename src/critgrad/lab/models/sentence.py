@@ -12,6 +12,7 @@ from itertools import pairwise
 from types import MappingProxyType
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -127,7 +128,10 @@ class PairClassifier(nn.Module):
 
     def forward(self, premise: Tensor, hypothesis: Tensor) -> Tensor:
         """Logits ``(B, classes)``."""
-        u, v = self.encode(premise), self.encode(hypothesis)
+        # Both at once: a recurrent layer takes a step for each word, not for each sentence.
+        width = max(premise.shape[1], hypothesis.shape[1])
+        both = torch.cat([F.pad(words, (0, width - words.shape[1])) for words in (premise, hypothesis)])
+        u, v = self.encode(both).chunk(2)
         return self.classifier(torch.cat([u, v, (u - v).abs(), u * v], dim=1))
 
 
