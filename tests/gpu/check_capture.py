@@ -26,6 +26,7 @@ import torch
 
 from critgrad.lab import capture
 from critgrad.lab import train as engine
+from critgrad.lab.models import DeepConvNet
 from critgrad.lab.results import Result
 from critgrad.lab.spec import Trial
 
@@ -187,6 +188,27 @@ def fails() -> str:
     return said[:90]
 
 
+def mixed() -> str:
+    """CIFAR-100's network in bfloat16: activations are, weights, gradients and logits are not; captured as well."""
+    torch.manual_seed(0)
+    plain, half = (DeepConvNet(width=8, bf16=bf16).to(DEVICE).eval() for bf16 in (False, True))
+    half.load_state_dict(plain.state_dict())
+    x = torch.randn(16, 3, 32, 32, device=DEVICE)
+    seen: list[torch.dtype] = []
+    half.blocks[3].register_forward_hook(lambda module, inputs, out: seen.append(out.dtype))
+    logits, exact = half(x), plain(x)
+    logits.sum().backward()
+    kinds = {logits.dtype, *(p.grad.dtype for p in half.parameters() if p.grad is not None)}
+    expect(kinds == {torch.float32}, str(kinds))
+    expect(seen == ([torch.float32] if DEVICE == "cpu" else [torch.bfloat16]), str(seen))
+    difference = float((logits - exact).norm() / exact.norm())
+    expect(difference < 0.05, f"logits {difference:.1e} apart")
+    settings = {**TWINS["cifar100-convnet@tiny"], "bf16": True}
+    return f"logits {difference:.1e} apart; " + equal(
+        Trial("cifar100-convnet@tiny", "Adam_F", {"lr": 1e-3}, 0, settings)
+    )
+
+
 def collect() -> None:
     for task in TWINS:
         for optimizer in LR:
@@ -204,6 +226,7 @@ def collect() -> None:
     for optimizer in ("Adam_C", "NAdam"):
         CASES[f"resumed {optimizer}"] = lambda o=optimizer: resumed(o)
     CASES["a capture that fails"] = fails
+    CASES["mixed precision"] = mixed
     for task in REAL:
         for optimizer in LR:
             CASES[f"{task} {optimizer}"] = lambda t=task, o=optimizer: real(t, o)

@@ -28,6 +28,16 @@ def test_the_models_have_the_sizes_of_the_plan():
     assert parameters(DeepConvNet()) == 5_898_340
 
 
+def test_mixed_precision_is_asked_for_on_a_gpu_alone():
+    # What it does there is checked in tests/gpu/check_capture.py.
+    x = torch.randn(4, 3, 32, 32)
+    torch.manual_seed(0)
+    plain = DeepConvNet(width=4).eval()
+    torch.manual_seed(0)
+    assert torch.equal(DeepConvNet(width=4, bf16=True).eval()(x), plain(x))
+    assert problem_of("cifar100-convnet@tiny", {"bf16": True}).build().bf16
+
+
 def test_pixels_are_normalised_by_the_data_sets_own_mean_and_spread():
     problem = problem_of("cifar10-convnet@tiny")
     x, _ = problem.batch(torch.tensor([3]))

@@ -30,7 +30,7 @@ class Tile(NamedTuple):
     stages: int
 
 
-TILES = Tile(128, 64, 8, 3), Tile(64, 128, 8, 3)  # of the pass over the words, and of that over the rows
+TILES = Tile(64, 128, 4, 3), Tile(64, 128, 8, 3)  # of the pass over the words, and of that over the rows
 WIDTHS = (64, 128)  # of the hidden units: a row of a tile
 SCALE = 1024.0
 LOG2E = 1.4426950408889634

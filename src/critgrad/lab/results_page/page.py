@@ -12,6 +12,7 @@ from ..report.costs import reached_text
 from ..statistics import Comparison, Interval, paired_difference
 from .claims import verdicts
 from .findings import Findings
+from .goal import goal_section
 from .papers import papers_section
 from .searches import found_searches, searches_section
 from .studies import studies_section
@@ -47,6 +48,7 @@ def render(findings: Findings) -> str:
         _suite,
         _apart,
         _followed,
+        goal_section,
         _arms,
         _decompositions,
         papers_section,

@@ -57,6 +57,21 @@ def best_of_eight(fair: Mapping[str, bool], paper: Mapping[str, bool], tasks: in
     return Ruling(verdict, "; ".join(parts))
 
 
+def six_wins(won: Mapping[str, Sequence[bool | None]], needed: int = 6) -> Ruling:
+    """Holds: every family has ``needed`` wins; not seen: one of them cannot have them any more. ``None`` is an open task.
+
+    >>> six_wins({"Adam": [True] * 6 + [False] * 3, "SGDM": [False] * 4 + [None] * 5})
+    Ruling(verdict='not seen', effect='Adam: 6 won, 3 not, 0 open; SGDM: 0 won, 4 not, 5 open')
+    """
+    parts, states = [], []
+    for family, tasks in won.items():
+        wins, losses = tasks.count(True), tasks.count(False)
+        parts.append(f"{family}: {wins} won, {losses} not, {len(tasks) - wins - losses} open")
+        states.append(HOLDS if wins >= needed else NOT_SEEN if len(tasks) - losses < needed else NOT_TESTED)
+    verdict = NOT_SEEN if NOT_SEEN in states else NOT_TESTED if NOT_TESTED in states else HOLDS
+    return Ruling(verdict, "; ".join(parts))
+
+
 def up_to(
     fair: Mapping[str, float], paper: Mapping[str, float], needed: Collection[str], share: float = 0.23
 ) -> Ruling:

@@ -110,7 +110,7 @@ MODELS: Mapping[str, Callable[[Task, int, int], nn.Module]] = {
     "mlp": lambda task, features, classes: MLP(features, task.options["hidden"], classes),
     "lenet": lambda task, features, classes: LeNet(classes, task.options["dropout"]),
     "deep": lambda task, features, classes: DeepConvNet(
-        classes, task.options["width"], task.options["dropout2d"], task.options["dropout"]
+        classes, *(task.options[name] for name in ("width", "dropout2d", "dropout", "bf16"))
     ),
 }
 

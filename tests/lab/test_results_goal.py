@@ -1,0 +1,86 @@
+"""The table of the goal: what counts as won, and what a run is worth when it ends sooner."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from critgrad.lab.results_page.findings import gather
+from critgrad.lab.results_page.goal import NINE, Cell, _at_equal_time, _value_after, cells
+from critgrad.lab.results_page.rules import HOLDS, NOT_SEEN, NOT_TESTED, six_wins
+from critgrad.lab.statistics import Interval
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+def run(valid: list[float], test: list[float], diverged: bool = False) -> Any:
+    curves = {"valid": valid, "valid_loss": [0.0] * len(valid), "test": test}
+    return SimpleNamespace(summary={"diverged": diverged, "test": -1.0}, curves=curves)
+
+
+def test_a_run_that_ends_sooner_has_the_test_value_of_its_best_epoch_so_far() -> None:
+    row = run([1, 3, 2, 5], [10, 30, 20, 50])
+    assert [_value_after(row, epochs, True) for epochs in (1, 2, 3, 4, 9)] == [10, 30, 30, 50, 50]
+    assert _value_after(row, 4, False) == 10
+    assert _value_after(run([], [], diverged=True), 3, True) == -1.0
+
+
+def arm(seconds: float | None, epochs: int = 4, values: tuple[float, ...] = (50.0, 51.0), name: str = "rival") -> Any:
+    cost = None if seconds is None else SimpleNamespace(epoch_seconds=seconds)
+    return SimpleNamespace(family="Adam", arm=name, cost=cost, epochs=epochs, values=values, keys=("a", "b"))
+
+
+@pytest.mark.parametrize(
+    "ours, rival, epochs", [(1.0, 1.0, 4), (2.0, 1.0, 2), (1.01, 1.0, 3), (9.0, 1.0, 1), (0.5, 1.0, 4)]
+)
+def test_ours_has_the_epochs_that_fit_into_the_rivals_time(ours: float, rival: float, epochs: int) -> None:
+    rows: Any = {key: run([1, 2, 3, 4], [10, 20, 30, 60]) for key in "ab"}
+    outcome: Any = SimpleNamespace(registration=SimpleNamespace(higher_is_better=True))
+    found, taken = _at_equal_time(outcome, arm(ours), arm(rival), rows)
+    assert taken == (epochs, 4)
+    assert found is not None
+    assert found.mean == pytest.approx([10, 20, 30, 60][epochs - 1] - 50.5)
+
+
+def test_a_tuned_momentum_is_timed_by_its_base_and_nothing_is_guessed() -> None:
+    rows: Any = {key: run([1, 2], [10, 20]) for key in "ab"}
+    registration = SimpleNamespace(higher_is_better=True)
+    known: Any = SimpleNamespace(registration=registration, arm=lambda family, name: arm(1.0, name=name))
+    untimed: Any = SimpleNamespace(registration=registration, arm=lambda family, name: None)
+    assert _at_equal_time(known, arm(2.0), arm(None), rows)[1] == (2, 4)
+    assert _at_equal_time(untimed, arm(2.0), arm(None), rows) == (None, None)
+    assert _at_equal_time(known, arm(None), arm(1.0), rows) == (None, None)
+
+
+def test_a_task_is_won_at_equal_wall_clock_too_or_not_at_all() -> None:
+    win: Any = SimpleNamespace(verdict="win")
+    tie: Any = SimpleNamespace(verdict="tie")
+    above, around = Interval(1.0, 0.5, 1.5, 7), Interval(0.1, -0.5, 0.7, 7)
+    assert Cell("ptb-lstm", "Adam", found=win, clock=above).won is True
+    assert Cell("ptb-lstm", "Adam", found=win, clock=around).won is False
+    assert Cell("ptb-lstm", "Adam", found=win).won is None
+    assert Cell("ptb-lstm", "Adam", found=tie, clock=above).won is False
+    assert Cell("ptb-lstm", "Adam").won is None
+    assert Cell("multiwoz-roberta", "Adam").won is False
+
+
+def test_the_verdict_waits_for_both_families() -> None:
+    six = [True] * 6 + [False] * 3
+    assert six_wins({"Adam": six, "SGDM": six}).verdict == HOLDS
+    assert six_wins({"Adam": six, "SGDM": [True] * 5 + [False] * 3 + [None]}).verdict == NOT_TESTED
+    assert six_wins({"Adam": six, "SGDM": [None] * 5 + [False] * 4}).verdict == NOT_SEEN
+
+
+def test_the_published_table_has_every_task_with_both_families_and_both_numbers_where_it_was_timed() -> None:
+    found = cells(gather(sorted(RESULTS.glob("*.db.xz"))))
+    assert [(cell.task, cell.family) for cell in found] == [
+        (task, family) for family in ("Adam", "SGDM") for task in NINE
+    ]
+    for cell in found:
+        if cell.found is None:
+            assert cell.why
+        elif cell.epochs is not None and cell.clock is not None and cell.epochs[0] == cell.epochs[1]:
+            assert cell.clock.mean == pytest.approx(cell.found.difference, abs=1e-3)
