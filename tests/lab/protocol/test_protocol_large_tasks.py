@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,16 @@ def test_sgd_without_momentum_is_asked_of_the_language_models_later(task: str) -
     assert (r.trials, r.report_seeds, r.epochs, r.settings) == (8, first.report_seeds, first.epochs, first.settings)
     assert {"base", "C", "F", "rival", "momentum", "C-step"} == set(r.arms)
     assert r.lr["SGD"].low == 10 * first.lr["SGDM"].low
+
+
+def test_a_win_is_asked_again_with_learning_rates_that_lie_close_together() -> None:
+    r, first = find("ptb-lstm@b420+finer"), find("ptb-lstm@b420")
+    lrs = sorted({planned.trial.hyper["lr"] for planned in fair(r).plan(ToyLedger())})
+    assert len(lrs) == r.trials > first.trials
+    assert max(b / a for a, b in pairwise(lrs)) < 2
+    assert not {*r.tuning_seeds, *r.report_seeds} & {*first.tuning_seeds, *first.report_seeds, *first.timing.seeds}
+    assert (r.epochs, r.settings, r.axes["F"]) == (first.epochs, first.settings, first.axes["F"])
+    assert [(p.arm, p.against) for p in r.primary] == [("F-rival", ("base", "rival", "momentum"))]
 
 
 def test_a_later_question_runs_to_its_end_with_the_rival_at_equal_wall_clock(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ FORMAT = 1
 FOLDER = Path(__file__).parents[1] / "registrations"
 DIRECTIONS = ("max", "min")
 LEAST_DECADES = 4.0  # of a learning rate
+LEAST_DECADES_LATER = 1.0  # of a later question, which may look closer where the first one has found its best
 
 
 @dataclass(frozen=True)
@@ -242,8 +243,9 @@ def _check(r: Registration) -> None:
     for family in r.families:
         require(family in r.lr, "space", sorted(r.lr), f"a learning rate's range for {family}")
         axis = r.lr[family]
-        wide = axis.scale == "log" and axis.decades >= LEAST_DECADES - 1e-9
-        require(wide, f"lr of {family}", [axis.low, axis.high], f"a log scale over at least {LEAST_DECADES:g} decades")
+        least = LEAST_DECADES_LATER if r.question else LEAST_DECADES
+        wide = axis.scale == "log" and axis.decades >= least - 1e-9
+        require(wide, f"lr of {family}", [axis.low, axis.high], f"a log scale over at least {least:g} decades")
     if r.timing is not None:
         require(r.timing.epochs >= 2, "timing", r.timing, "at least 2 epochs: the first is not counted")
         require(len(r.timing.seeds) > 0, "timing", r.timing, "at least one seed")
