@@ -78,7 +78,7 @@ class DeepConvNet(nn.Module):
         if x.is_cuda:
             # Activations with their channels last take a sixth off a step; the weights stay as everybody has them.
             x = x.contiguous(memory_format=torch.channels_last)
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.bf16 and x.is_cuda):
+        with torch.autocast("cuda", torch.bfloat16, enabled=self.bf16 and x.is_cuda):
             logits = self.head(self.blocks(x).flatten(1))
         return logits.to(x.dtype)
 
