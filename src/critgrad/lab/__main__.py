@@ -56,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
         help="start nothing that would not be done by then, as far as the longest job so far tells",
     )
     seek.add_argument("--retry", action="store_true", help="run the trials that failed once more")
+    seek.add_argument("--workers", type=int, default=1, help="processes; more than one for the single engine")
     seek.add_argument("--bank-size", type=int, default=256, help="models in one bank")
     seek.add_argument("--device", default="auto")
     seek.add_argument("--ledger", type=Path, default=Path("runs.db"))
@@ -188,7 +189,8 @@ def _search(args: argparse.Namespace) -> int:
                 families=families,
                 seconds=args.seconds,
                 on_event=PlainLines(),
-                executor="inline",
+                executor="inline" if args.workers == 1 else "local",
+                workers=args.workers,
                 device=device,
                 bank_size=args.bank_size,
                 retry_failed=args.retry,

@@ -12,6 +12,8 @@ from torch import nn
 import critgrad
 
 from .lion import Lion
+from .muon import Muon
+from .schedule_free import ScheduleFree
 from .spec import Trial
 
 
@@ -54,6 +56,8 @@ _RECIPES = (
     Recipe("Adam_C", critgrad.Adam_C, "Adam", "C", {}, "Adam, memory added (mean)"),
     Recipe("Adam_F", critgrad.Adam_F, "Adam", "F", _DAMPER, "Adam, memory damps"),
     Recipe("NAdam", torch.optim.NAdam, "Adam", "rival", {}, "Adam with Nesterov's momentum"),
+    Recipe("NAdam_C", critgrad.NAdam_C, "Adam", "C", {}, "NAdam, memory added (mean)"),
+    Recipe("NAdam_F", critgrad.NAdam_F, "Adam", "F", _DAMPER, "NAdam, memory damps"),
     Recipe("AdamW", torch.optim.AdamW, "AdamW", "base", {}, "Adam with decoupled weight decay"),
     Recipe("AdamW_C", critgrad.AdamW_C, "AdamW", "C", {}, "AdamW, memory added (mean)"),
     Recipe("AdamW_F", critgrad.AdamW_F, "AdamW", "F", _DAMPER, "AdamW, memory damps"),
@@ -66,7 +70,17 @@ OPTIMIZERS: dict[str, Recipe] = {recipe.name: recipe for recipe in _RECIPES}
 _RESEARCH = (
     Recipe("Lion", Lion, "Lion", "base", {}, "sign of a momentum"),
     Recipe("Lion_F", critgrad.critical(Lion, aggr="fisher"), "Lion", "F", _DAMPER, "Lion, memory damps"),
-    Recipe("NAdam_F", critgrad.NAdam_F, "Adam", "F", _DAMPER, "NAdam, memory damps"),
+    Recipe("Muon", Muon, "Muon", "base", {}, "orthogonalised momentum"),
+    Recipe("Muon_F", critgrad.critical(Muon, aggr="fisher"), "Muon", "F", _DAMPER, "Muon, memory damps"),
+    Recipe("ScheduleFree", ScheduleFree, "ScheduleFree", "base", {}, "Adam, an average instead of a schedule"),
+    Recipe(
+        "ScheduleFree_F",
+        critgrad.critical(ScheduleFree, aggr="fisher"),
+        "ScheduleFree",
+        "F",
+        _DAMPER,
+        "ScheduleFree, memory damps",
+    ),
 )
 _VARIED = ("SGD_F", "SGDM_F", "Nesterov_F", "Adam_F", "AdamW_F", "NAdam_F", "Lion_F")
 RESEARCH: dict[str, Recipe] = {recipe.name: recipe for recipe in _RESEARCH}

@@ -25,11 +25,12 @@ def search(
     only_table: bool = typer.Option(False, "--table", help="Run nothing, print what the ledger has."),
     families: str | None = typer.Option(None, help="With commas: Adam,SGDM (default: all of the search)."),
     retry: bool = typer.Option(False, "--retry", help="Run the trials that failed once more."),
+    workers: int = typer.Option(1, min=1, help="Processes; more than one for a search in the single engine."),
     bank_size: int = BANK_SIZE,
     device: str = DEVICE,
     ledger: Path = LEDGER,
 ) -> None:
-    """Screen variants with few runs each, in banks of many models; every variant is listed, losers too."""
+    """Screen variants with few runs each, most in banks of many models; every variant is listed, losers too."""
     from .. import commands
     from ..ledger import Ledger
     from ..search import standings
@@ -46,7 +47,8 @@ def search(
                     book,
                     families=chosen,
                     on_event=on_event,
-                    executor="inline",
+                    executor="inline" if workers == 1 else "local",
+                    workers=workers,
                     device=where,
                     bank_size=bank_size,
                     retry_failed=retry,
