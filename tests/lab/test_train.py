@@ -265,3 +265,10 @@ def test_the_reported_test_value_is_that_of_the_best_validation_epoch():
     best = result.summary["best_epoch"] - 1
     assert result.curves["valid"][best] == max(result.curves["valid"])
     assert result.summary["test"] == result.curves["test"][best]
+
+
+def test_a_summary_has_the_validation_loss_of_the_epoch_that_counts():
+    result = train(Trial("digits-mlp@tiny", "Adam", {"lr": 0.01}, settings={"epochs": 3}))
+    epoch = result.summary["best_epoch"] - 1
+    assert result.summary["valid_loss"] == result.curves["valid_loss"][epoch]
+    assert result.summary["valid"] == result.curves["valid"][epoch]

@@ -303,7 +303,8 @@ def summarise(problem: Problem, curves: dict[str, Any], diverged: bool, initial_
             "final_train_loss": math.nan,
         }
     e = best_epoch(problem.task.metric.higher_is_better, list(curves["valid"]), list(curves["valid_loss"]))
-    values = {"valid": float(curves["valid"][e]), "test": float(curves["test"][e])}
+    # The loss decides between points of equal accuracy, also where a run is published without its curves.
+    values = {name: float(curves[name][e]) for name in ("valid", "valid_loss", "test")}
     return {**summary, **values, "best_epoch": e + 1, "final_train_loss": float(curves["train_loss"][-1])}
 
 

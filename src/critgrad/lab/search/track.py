@@ -142,8 +142,10 @@ def _state(search: Search, family: str, arm: Arm, view: View) -> ArmState:
 
 def _loss(row: Row) -> float:
     """The validation loss at the epoch whose metric counts; a diverged run has the worst, and still a number."""
-    epoch, curve = row.summary.get("best_epoch"), row.curves.get("valid_loss")
-    loss = number(curve[epoch - 1]) if epoch and curve is not None else float("inf")
+    loss = row.summary.get("valid_loss")
+    if loss is None:  # a run of earlier versions
+        epoch, curve = row.summary.get("best_epoch"), row.curves.get("valid_loss")
+        loss = number(curve[epoch - 1]) if epoch and curve is not None else float("inf")
     return loss if np.isfinite(loss) else _WORST
 
 
