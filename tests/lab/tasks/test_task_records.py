@@ -1,4 +1,5 @@
 import pytest
+import torch
 
 pytest.importorskip("numpy")
 
@@ -78,3 +79,15 @@ def test_the_noise_level_chooses_the_data():
 def test_a_wrong_name_or_setting_is_named(name, settings, message):
     with pytest.raises(ValueError, match=message):
         task_of(name, settings)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_epoch_can_be_made_shorter_and_never_longer(name):
+    whole = problem_of(f"{name}@tiny")
+    short = problem_of(f"{name}@tiny", {"epoch_steps": 2})
+    assert (short.steps, len(short.plan(0, 1))) == (2, 2)
+    assert len(list(short.batches(short.plan(0, 1)))) == 2
+    assert torch.equal(short.plan(0, 1), whole.plan(0, 1)[:2])
+    assert problem_of(f"{name}@tiny", {"epoch_steps": 10**6}).steps == whole.steps
+    with pytest.raises(ValueError, match="epoch_steps"):
+        problem_of(f"{name}@tiny", {"epoch_steps": 0})

@@ -54,6 +54,7 @@ class Task:
     clip: float | None = None
     weight_decay: float = 0.0
     tf32: bool | None = None  # float32 products on a GPU; None: as torch does by default
+    epoch_steps: int | None = None  # an epoch has so many steps at most; None: all of the data
     options: Mapping[str, Any] = field(default_factory=dict)  # of the model and the loss
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # "b420" -> {"batch_size": 420}
     tiny: Mapping[str, Any] = field(default_factory=dict)  # settings that fit the synthetic twin
@@ -69,7 +70,7 @@ class Task:
         if unknown:
             known = ", ".join([*SETTINGS, *self.options])
             raise ValueError(f"Invalid setting of {self.name}: {unknown[0]!r}, expected one of {known}")
-        for name in ("batch_size", "epochs"):
+        for name in ("batch_size", "epochs", "epoch_steps"):
             value = own.get(name, 1)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"Invalid {name} of {self.name}: {value!r}, expected an int >= 1")
@@ -89,7 +90,7 @@ class Task:
         )
 
 
-SETTINGS = ("batch_size", "epochs", "clip", "weight_decay", "tf32")
+SETTINGS = ("batch_size", "epochs", "clip", "weight_decay", "tf32", "epoch_steps")
 
 
 class Scores(NamedTuple):
@@ -136,7 +137,11 @@ class Problem(ABC):
     @property
     def steps(self) -> int:
         """Of one epoch. The last, smaller batch is left out: the shuffling leaves out other examples each time."""
-        return self.train_size // self.batch_size
+        return self.at_most(self.train_size // self.batch_size)
+
+    def at_most(self, steps: int) -> int:
+        """So many steps of an epoch, or fewer where the task has a limit."""
+        return steps if self.task.epoch_steps is None else min(steps, self.task.epoch_steps)
 
     @abstractmethod
     def build(self) -> nn.Module:

@@ -59,7 +59,7 @@ class LanguageProblem(Problem):
 
     @property
     def steps(self) -> int:
-        return math.ceil((len(self.train) - 1) / self.bptt)
+        return self.at_most(math.ceil((len(self.train) - 1) / self.bptt))
 
     def build(self) -> nn.Module:
         options = self.task.options
@@ -67,7 +67,7 @@ class LanguageProblem(Problem):
         return LanguageModel(self.vocabulary, *sizes).to(self.device)
 
     def plan(self, seed: int, epoch: int) -> Tensor:
-        return torch.arange(0, len(self.train) - 1, self.bptt)
+        return torch.arange(0, len(self.train) - 1, self.bptt)[: self.steps]
 
     def batch(self, index: Tensor) -> Batch:
         begin = int(index)
