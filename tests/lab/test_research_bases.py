@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from critgrad.lab.muon import RMS, Muon, orthogonalised
+from critgrad.lab.bases import ScheduleFree, learnt
+from critgrad.lab.bases.muon import RMS, Muon, orthogonalised
 from critgrad.lab.optimizers import RESEARCH
-from critgrad.lab.schedule_free import ScheduleFree, learnt
 from critgrad.lab.spec import Trial
 from critgrad.lab.train import train
 

@@ -11,9 +11,7 @@ from torch import nn
 
 import critgrad
 
-from .lion import Lion
-from .muon import Muon
-from .schedule_free import ScheduleFree
+from .bases import Lion, Muon, ScheduleFree
 from .spec import Trial
 
 

@@ -22,12 +22,12 @@ from torch import nn
 
 import critgrad
 
+from .bases import learnt
 from .capture import Carry, Graphs, gradients, recorder_for, set_capturable
 from .optimizers import build, recipe_of
 from .precision import at_its_precision
 from .probes import Probes
 from .results import Result, provenance
-from .schedule_free import learnt
 from .spec import Trial
 from .streams import global_stream
 from .tasks import Problem, problem_of

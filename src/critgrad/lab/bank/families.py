@@ -17,7 +17,7 @@ from torch import Tensor
 
 import critgrad
 
-from ..lion import Lion
+from ..bases import Lion
 
 Options = Mapping[str, Any]
 

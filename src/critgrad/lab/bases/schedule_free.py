@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
+
+from .plain import Plain
 
 
-class ScheduleFree(torch.optim.Optimizer):
+class ScheduleFree(Plain):
     """``z`` takes Adam's steps without momentum, ``x`` is the mean of all ``z``, and gradients are asked for at
     ``y = (1 - beta1) z + beta1 x``.
 
     In training the parameters are ``y``; ``x`` is what was learnt: ``eval()`` puts it in their place, ``train()`` puts ``y``
-    back. Plain: one loop over the tensors.
+    back.
     """
 
     def __init__(
@@ -25,37 +28,21 @@ class ScheduleFree(torch.optim.Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
     ) -> None:
-        if not lr >= 0:
-            raise ValueError(f"Invalid lr: {lr!r}, expected a number >= 0")
-        for beta in betas:
-            if not 0 <= beta < 1:
-                raise ValueError(f"Invalid betas: {betas!r}, expected 0 <= beta < 1")
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step; returns the closure's loss."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            beta1, beta2 = group["betas"]
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                state = self.state[p]
-                if not state:
-                    state["step"] = torch.zeros((), device=p.device)  # a tensor: a step can then be captured
-                    state["z"], state["x"], state["v"] = p.clone(), p.clone(), torch.zeros_like(p)
-                z, x = state["z"], state["x"]
-                step = state["step"].add_(1)
-                v = state["v"].lerp_(p.grad.square(), 1 - beta2)
-                scale = (v / (1 - beta2**step)).sqrt_().add_(group["eps"])
-                z.sub_(group["lr"] * (p.grad / scale + group["weight_decay"] * p))
-                x.lerp_(z, 1 / step)
-                p.copy_(z.lerp(x, beta1))
-        return loss
+    def move(self, p: Tensor, g: Tensor, group: dict[str, Any], state: dict[str, Any]) -> None:
+        """Of one tensor."""
+        beta1, beta2 = group["betas"]
+        if not state:
+            state["step"] = torch.zeros((), device=p.device)  # a tensor: a step can then be captured
+            state["z"], state["x"], state["v"] = p.clone(), p.clone(), torch.zeros_like(p)
+        z, x = state["z"], state["x"]
+        step = state["step"].add_(1)
+        v = state["v"].lerp_(g.square(), 1 - beta2)
+        scale = (v / (1 - beta2**step)).sqrt_().add_(group["eps"])
+        z.sub_(group["lr"] * (g / scale + group["weight_decay"] * p))
+        x.lerp_(z, 1 / step)
+        p.copy_(z.lerp(x, beta1))
 
     @torch.no_grad()
     def eval(self) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from .plain import Plain
 
 ITERATION = (3.4445, -4.7750, 2.0315)  # of the published polynomial: singular values end between about 0.7 and 1.2
 ITERATIONS = 5
@@ -24,11 +25,11 @@ def orthogonalised(matrix: Tensor) -> Tensor:
     return x.t() if matrix.shape[0] > matrix.shape[1] else x
 
 
-class Muon(torch.optim.Optimizer):
+class Muon(Plain):
     """Matrices (convolutions as ``(out, the rest)``): ``m = momentum * m + g`` and
     ``theta -= lr * 0.2 * sqrt(max side) * orthogonalised(g + momentum * m)``. Vectors: Adam with ``betas`` and the same ``lr``.
 
-    Weight decay is decoupled. Plain: one loop over the tensors.
+    Weight decay is decoupled.
     """
 
     def __init__(
@@ -40,44 +41,26 @@ class Muon(torch.optim.Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
     ) -> None:
-        if not lr >= 0:
-            raise ValueError(f"Invalid lr: {lr!r}, expected a number >= 0")
-        for name, value in (("momentum", momentum), ("betas", betas[0]), ("betas", betas[1])):
-            if not 0 <= value < 1:
-                raise ValueError(f"Invalid {name}: {value!r}, expected 0 <= {name} < 1")
+        if not 0 <= momentum < 1:
+            raise ValueError(f"Invalid momentum: {momentum!r}, expected 0 <= momentum < 1")
         super().__init__(
             params, {"lr": lr, "momentum": momentum, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         )
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step; returns the closure's loss."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                if group["weight_decay"]:
-                    p.mul_(1 - group["lr"] * group["weight_decay"])
-                if p.dim() >= 2:
-                    self._matrix(p, p.grad, group)
-                else:
-                    self._vector(p, p.grad, group)
-        return loss
+    def move(self, p: Tensor, g: Tensor, group: dict[str, Any], state: dict[str, Any]) -> None:
+        """Of one tensor."""
+        if group["weight_decay"]:
+            p.mul_(1 - group["lr"] * group["weight_decay"])
+        (self._matrix if p.dim() >= 2 else self._vector)(p, g, group, state)
 
-    def _matrix(self, p: Tensor, g: Tensor, group: dict[str, Any]) -> None:
-        state = self.state[p]
+    def _matrix(self, p: Tensor, g: Tensor, group: dict[str, Any], state: dict[str, Any]) -> None:
         if not state:
             state["m"] = torch.zeros_like(p)
         m = state["m"].mul_(group["momentum"]).add_(g)
         update = orthogonalised(g.add(m, alpha=group["momentum"]).flatten(1))
         p.add_(update.reshape(p.shape), alpha=-group["lr"] * RMS * max(update.shape) ** 0.5)
 
-    def _vector(self, p: Tensor, g: Tensor, group: dict[str, Any]) -> None:
-        state = self.state[p]
+    def _vector(self, p: Tensor, g: Tensor, group: dict[str, Any], state: dict[str, Any]) -> None:
         if not state:
             state["step"] = torch.zeros((), device=p.device)  # a tensor: a step can then be captured
             state["m"], state["v"] = torch.zeros_like(p), torch.zeros_like(p)
