@@ -1,11 +1,11 @@
 """Every example runs, at toy size, and says what it should.
 
-One is started as a user starts it, one by torchrun; the others need not pay for imports once more.
+One is started as a user starts it, those with several ranks by torchrun, which ends all of them when one fails; the others need
+not pay for imports once more.
 """
 
 import os
 import runpy
-import socket
 import subprocess
 import sys
 import warnings
@@ -35,31 +35,6 @@ def process(*command: str, may_abort_at_exit: bool = False, **variables: str) ->
 def torchrun(ranks: int, *command: str) -> str:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     return process(*launcher, *command, may_abort_at_exit=True)
-
-
-# What torchrun does for its ranks, by a process that has imported torch once for all of them.
-FORK = """
-import os, runpy, sys
-import torch
-world = int(os.environ["WORLD_SIZE"])
-children = []
-for rank in range(world):
-    children.append(os.fork())
-    if children[-1] == 0:
-        os.environ["RANK"] = os.environ["LOCAL_RANK"] = str(rank)
-        sys.argv = sys.argv[1:]
-        runpy.run_path(sys.argv[0], run_name="__main__")
-        sys.stdout.flush()
-        os._exit(0)  # gloo's threads may abort a process that ends in another way
-sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0 for child in children))
-"""
-
-
-def forked_ranks(ranks: int, *command: str) -> str:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-    return process("-c", FORK, *command, **place, WORLD_SIZE=str(ranks))
 
 
 @pytest.fixture
@@ -102,7 +77,7 @@ def test_amp_runs_without_a_gpu_too(run):
 
 
 def test_ddp_runs_on_two_ranks():
-    said = forked_ranks(2, str(EXAMPLES / "ddp.py"), "--steps", "10")
+    said = torchrun(2, str(EXAMPLES / "ddp.py"), "--steps", "10")
     assert "step 10:" in said
     assert "5/5 slots" in said
 
@@ -111,7 +86,7 @@ def test_fsdp2_saves_under_torchrun_and_goes_on_from_its_checkpoint(tmp_path):
     folder = str(tmp_path / "run")
     first = torchrun(2, str(EXAMPLES / "fsdp2.py"), "--steps", "10", "--checkpoint", folder)
     assert "step 10:" in first
-    second = forked_ranks(1, str(EXAMPLES / "fsdp2.py"), "--steps", "20", "--checkpoint", folder)
+    second = torchrun(1, str(EXAMPLES / "fsdp2.py"), "--steps", "20", "--checkpoint", folder)
     assert "step 8:" not in second  # it went on from step 10
     assert "of 20" in second.splitlines()[-1]  # the memory has seen 20 gradients, 10 of them before
 
