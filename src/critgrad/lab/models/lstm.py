@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+ASKED = "CRITGRAD_LSTM_KERNELS"  # in the environment: they have run in Triton's interpreter alone, so they must be asked for
 FEWEST_STEPS = 4  # a decoder that goes on word by word is no sequence
 State = tuple[Tensor, Tensor]
 
@@ -18,7 +20,7 @@ State = tuple[Tensor, Tensor]
 class LSTM(nn.LSTM):
     """``nn.LSTM``, to rounding, with its parameters under its names. The kernels (lstm_kernels.py) take one layer in one
     direction, of at most 256 units, where recurrent layers may use TF32 (``torch.backends.cudnn.allow_tf32``, torch's default);
-    everything else, and every other device, is torch's own.
+    everything else, and every other device, is torch's own. They are taken where ``CRITGRAD_LSTM_KERNELS=1`` asks for them.
     """
 
     def forward(self, input: Tensor, hx: State | None = None) -> tuple[Tensor, State]:  # type: ignore[override]
@@ -36,6 +38,8 @@ class LSTM(nn.LSTM):
         return out.transpose(0, 1) if self.batch_first else out, (last[None], cell[None])
 
     def _fits(self, input: Tensor) -> bool:
+        if os.environ.get(ASKED) != "1":
+            return False
         plain = self.num_layers == 1 and self.bias and not self.bidirectional and not self.proj_size
         if not (plain and input.is_cuda and input.dim() == 3 and torch.backends.cudnn.allow_tf32):
             return False
