@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from critgrad.lab.results_page.findings import gather
+from critgrad.lab.results_page.findings import Findings, gather
 from critgrad.lab.results_page.goal import NINE, Cell, _at_equal_time, _value_after, cells
 from critgrad.lab.results_page.rules import HOLDS, NOT_SEEN, NOT_TESTED, six_wins
 from critgrad.lab.statistics import Interval
@@ -74,8 +74,26 @@ def test_the_verdict_waits_for_both_families() -> None:
     assert six_wins({"Adam": six, "SGDM": [None] * 5 + [False] * 4}).verdict == NOT_SEEN
 
 
-def test_the_published_table_has_every_task_with_both_families_and_both_numbers_where_it_was_timed() -> None:
-    found = cells(gather(sorted(RESULTS.glob("*.db.xz"))))
+@pytest.fixture(scope="module")
+def published() -> Findings:
+    return gather(sorted(RESULTS.glob("*.db.xz")))
+
+
+def test_what_was_asked_again_stands_in_the_first_ones_place_and_nothing_else_of_it_goes(published: Findings) -> None:
+    rows = {row.family: row for row in published.of_winners if row.task == "ptb-lstm@b420"}
+    names = {cell.family: cell.name for cell in cells(published) if cell.task == "ptb-lstm"}
+    experiments = {outcome.name: outcome for outcome in published.outcomes}
+    for family, name in (("Adam", "ptb-lstm@b420+finer"), ("SGDM", "ptb-lstm@b420")):
+        arms = {row.family: row for row in experiments[name].primary}
+        assert names[family] == name
+        assert rows[f"{family}_F-rival"].difference == arms[f"{family}_F-rival"].difference
+    assert len(published.of_winners) == len({(row.task, row.family) for row in published.of_winners})
+
+
+def test_the_published_table_has_every_task_with_both_families_and_both_numbers_where_it_was_timed(
+    published: Findings,
+) -> None:
+    found = cells(published)
     assert [(cell.task, cell.family) for cell in found] == [
         (task, family) for family in ("Adam", "SGDM") for task in NINE
     ]

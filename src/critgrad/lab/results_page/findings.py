@@ -11,6 +11,7 @@ from typing import Any
 from ..analyses import ANALYSES
 from ..ledger import Row
 from ..protocol import Outcome, Registration, find, registered, tables
+from ..protocol.outcome import judged
 from ..protocol.suite import SuiteRow, suite, suite_table
 from ..report.panels import PaperRun, paper_runs
 from ..report.source import Source, alike
@@ -124,9 +125,14 @@ class Findings:
 
     @cached_property
     def of_winners(self) -> list[Comparison]:
-        """The primaries of what the search has chosen, damping on the rival: of the suite's tasks and of later questions."""
-        asked = suite([*self.claimable, *self.followed])
-        return [row for row in asked if row.family.endswith(("_F-rival", "_F-tensor"))]
+        """The primaries of what the search has chosen, damping on the rival: of the suite's tasks and of later questions.
+
+        A later question that asks the same of a task again stands in the first one's place: it was announced to doubt it.
+        """
+        pairs = [pair for outcome in self.followed for pair in outcome.pairs]
+        again = {(pair.task, pair.family) for pair in pairs if pair.primary}
+        pairs += [pair for o in self.claimable for pair in o.pairs if (pair.task, pair.family) not in again]
+        return [row for row in judged(pairs) if row.family.endswith(("_F-rival", "_F-tensor"))]
 
     def primaries_of(self, role: str) -> list[Comparison]:
         """Those of one memory: ``"C"``, ``"F"`` or ``"F-rival"``."""
