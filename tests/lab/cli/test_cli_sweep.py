@@ -119,6 +119,12 @@ def test_a_time_limit_starts_no_new_round(cli, small, monkeypatch):
         assert not tables_of(book, small).complete
 
 
+def test_no_time_starts_nothing_and_the_same_command_without_the_limit_goes_on(cli):
+    words = ("sweep", "snli-conv@tiny", "--track", "paper-best", "--seeds", 1, "--families", "SGD", *INLINE)
+    assert "0 done now, 0 done before, 0 failed, 2 to do" in cli(*words, "--seconds", 0)
+    assert "2 done now" in cli(*words)
+
+
 def test_timed_runs_have_the_machine_for_themselves(cli, monkeypatch):
     plan = small_registration(timing=Timing((200, 201), 2), arms=("base", "C", "F", "rival", "momentum", "C-longer"))
     rounds = []

@@ -18,6 +18,7 @@ SETTINGS = typer.Option([], "--set", help="A task's setting, NAME=VALUE (epochs=
 EXECUTOR = typer.Option("local", help="local, inline (this process, good for banks), dask or slurm.")
 WORKERS = typer.Option(None, min=1, help="Processes (default: one per core, or one on a GPU).")
 BANK_SIZE = typer.Option(256, min=1, help="Models in one bank.")
+SECONDS = typer.Option(None, min=0.0, help="Start no run that would not be done by then, as far as the longest tells.")
 OPTIONS = typer.Option([], "--opt", help="An optimizer's argument, NAME=VALUE (policy=FIFO); may be repeated.")
 
 
@@ -125,6 +126,7 @@ def sweep(
     untimed: bool = typer.Option(
         False, "--untimed", help="Leave the timed runs to a later sweep that has the machine to itself."
     ),
+    seconds: float | None = SECONDS,
     retry: bool = typer.Option(False, "--retry", help="Run the trials that failed once more."),
     write_defaults: bool = typer.Option(False, "--write-defaults", help="Make the choices the task's defaults (fair)."),
     set_: list[str] = SETTINGS,
@@ -150,6 +152,7 @@ def sweep(
                 book,
                 shard=part,
                 families=chosen,
+                seconds=seconds,
                 untimed=untimed,
                 on_event=on_event,
                 executor=executor,

@@ -10,7 +10,7 @@ import typer
 from ..words import default_device
 from .console import console, say, table
 from .progress import shown
-from .runs import BANK_SIZE, DEVICE, LEDGER
+from .runs import BANK_SIZE, DEVICE, LEDGER, SECONDS
 
 if TYPE_CHECKING:
     from ..search import Standings
@@ -27,6 +27,7 @@ def search(
     retry: bool = typer.Option(False, "--retry", help="Run the trials that failed once more."),
     workers: int = typer.Option(1, min=1, help="Processes; more than one for a search in the single engine."),
     bank_size: int = BANK_SIZE,
+    seconds: float | None = SECONDS,
     device: str = DEVICE,
     ledger: Path = LEDGER,
 ) -> None:
@@ -46,6 +47,7 @@ def search(
                     track,
                     book,
                     families=chosen,
+                    seconds=seconds,
                     on_event=on_event,
                     executor="inline" if workers == 1 else "local",
                     workers=workers,

@@ -11,7 +11,7 @@ import typer
 from ..words import default_device, pairs
 from .console import console, say
 from .progress import shown
-from .runs import BANK_SIZE, DEVICE, EXECUTOR, LEDGER, SETTINGS, WORKERS
+from .runs import BANK_SIZE, DEVICE, EXECUTOR, LEDGER, SECONDS, SETTINGS, WORKERS
 
 if TYPE_CHECKING:
     from ..analyses import Options
@@ -35,6 +35,7 @@ def analyze(
     executor: str = EXECUTOR,
     workers: int | None = WORKERS,
     bank_size: int = BANK_SIZE,
+    seconds: float | None = SECONDS,
     retry: bool = RETRY,
     ledger: Path = LEDGER,
 ) -> None:
@@ -47,7 +48,7 @@ def analyze(
 
         return print_decomposition(decompose(ledger, task or "digits-mlp"))
     options = Options(seeds, pairs(set_, "--set"), engine, optimizer, lines)
-    jobs = {"executor": executor, "workers": workers, "bank_size": bank_size, "retry_failed": retry}
+    jobs = {"executor": executor, "workers": workers, "bank_size": bank_size, "seconds": seconds, "retry_failed": retry}
     _analyze(name, task, options, device, ledger, jobs)
 
 
@@ -61,6 +62,7 @@ def ablate(
     executor: str = EXECUTOR,
     workers: int | None = WORKERS,
     bank_size: int = BANK_SIZE,
+    seconds: float | None = SECONDS,
     retry: bool = RETRY,
     ledger: Path = LEDGER,
 ) -> None:
@@ -68,7 +70,7 @@ def ablate(
     from ..analyses import Options
 
     options = Options(seeds, pairs(set_, "--set"), engine, optimizer)
-    jobs = {"executor": executor, "workers": workers, "bank_size": bank_size, "retry_failed": retry}
+    jobs = {"executor": executor, "workers": workers, "bank_size": bank_size, "seconds": seconds, "retry_failed": retry}
     _analyze("ablation", task, options, device, ledger, jobs)
 
 
