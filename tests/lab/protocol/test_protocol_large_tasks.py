@@ -27,6 +27,7 @@ from critgrad.lab.protocol import (
 from critgrad.lab.protocol.confirm import confirmation
 from critgrad.lab.protocol.outcome import EFFECTS
 from critgrad.lab.protocol.registration import Registration, from_dict
+from critgrad.lab.protocol.spaces import draw
 from critgrad.lab.tasks import task_of
 from critgrad.lab.train import train
 
@@ -55,6 +56,17 @@ def test_an_announcement_of_a_large_task_is_whole(task: str) -> None:
     assert (r.metric, r.higher_is_better) == (known.metric.name, known.metric.higher_is_better)
     assert {"families", "space", "target", "seeds", "epochs", "precision", "budget", "timing", "arms"} <= set(r.notes)
     assert from_dict(json.loads(r.dumps())).hash == r.hash
+
+
+@pytest.mark.parametrize("name", registered())
+def test_learning_rates_lie_close_together_where_nothing_was_run_before_that_was_known(name: str) -> None:
+    r = find(name)
+    drawn = sorted(point["lr"] for point in draw({"lr": r.lr[r.families[0]]}, r.space_seed, 0, r.trials))
+    assert r.widest_step == pytest.approx(
+        max(b / a for a, b in pairwise(drawn)), rel=1e-3
+    )  # drawn values have four digits
+    early = ("ptb-lstm@b420", "snli-lstm", "multiwoz-bilstm")  # eight points of the first seed
+    assert (r.widest_step > 3.5) == (name in early)
 
 
 def test_penn_treebank_has_all_arms_of_the_decomposition() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..optimizers import FAMILIES
 from ..spec import ENGINES, content_hash
-from .spaces import Axis
+from .spaces import Axis, widest_step
 
 FORMAT = 1
 FOLDER = Path(__file__).parents[1] / "registrations"
@@ -90,6 +90,11 @@ class Registration:
     def higher_is_better(self) -> bool:
         """The metric's direction."""
         return self.direction == "max"
+
+    @property
+    def widest_step(self) -> float:
+        """The largest factor between neighbouring learning rates, before any widening."""
+        return max(widest_step(axis, "lr", self.space_seed, self.trials) for axis in self.lr.values())
 
     @property
     def trial_settings(self) -> dict[str, Any]:

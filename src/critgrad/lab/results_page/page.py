@@ -230,7 +230,8 @@ def _arms(findings: Findings) -> str:
         plan = outcome.registration
         text += f"\n## {outcome.name}\n\n"
         text += (
-            f"{plan.metric}, {plan.epochs} epochs, batch {plan.batch_size}; {plan.trials} points for each tuned arm; "
+            f"{plan.metric}, {plan.epochs} epochs, batch {plan.batch_size}; {plan.trials} points for each tuned arm, "
+            f"neighbouring learning rates at most {short(plan.widest_step, 2)} times apart; "
         )
         text += f"{len(plan.report_seeds)} report seeds; {outcome.standing.text}. "
         goals = [f"{family} {short(goal, 4)}" for family, goal in outcome.targets.items() if goal is not None]
