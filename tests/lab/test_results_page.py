@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +12,9 @@ import pytest
 from critgrad.lab.results_page import render_results, rules, write_results
 from critgrad.lab.results_page.__main__ import main
 from critgrad.lab.results_page.claims import CLAIMS, verdicts
-from critgrad.lab.results_page.findings import Books, Findings, gather
+from critgrad.lab.results_page.findings import Books, Findings, Study, gather
 from critgrad.lab.results_page.rules import HOLDS, NOT_SEEN, NOT_TESTED, UNTUNED
+from critgrad.lab.results_page.studies import studies_section
 from critgrad.lab.results_page.text import interval, table
 from critgrad.lab.search import find as find_search
 from critgrad.lab.statistics import Interval, Pair, Speedup, judge, speedup
@@ -249,3 +252,19 @@ def test_a_search_lists_every_variant_and_says_how_many_were_tried() -> None:
     assert "best of 16 variants of 32 points each" in section
     assert "registered in commit" in section
     assert "## The suite" not in text
+
+
+def test_what_damping_does_is_told_for_the_first_and_the_last_epoch() -> None:
+    line = {
+        "optimizer": "Adam_F",
+        "runs": 5,
+        "rho": None,
+        "span_share": [0.5, 0.3, 0.25],
+        "damped_ratio": [0.7, 0.8, 0.912],
+    }
+    line["spectrum"] = [[1.0, 1.0, 0.0], [1.0, 0.5, 0.5], [1.0, 0.0, 0.0]]
+    study = Study("digits-mlp", {"epochs": 3}, {"lines": [line]})
+    findings: Any = SimpleNamespace(studies=lambda name: [study] if name == "damping" else [])
+    text = studies_section(findings)
+    assert "| digits-mlp, epochs 3 | Adam_F | 3, default | 5 | 50 | 25 | 0.70 | 0.91 | 2.0 | 1.0 |" in text
+    assert text.count("## ") == 1

@@ -172,6 +172,7 @@ def _suite(findings: Findings) -> str:
         )
         text += f"\n### {name}: primary comparisons\n\n"
         text += table(head, lines, ("seeds", "difference", "p", "Holm, its task", "Holm, suite", "P(better)"))
+        text += _asked_again(findings, rows)
     arms = []
     for arm in findings.suite_rows:
         if arm.difference is not None:
@@ -209,6 +210,17 @@ Treebank, with learning rates close together (`+finer`), where a first experimen
 over the primaries of one arm; they are no part of the suite.
 
 """ + _each_by_itself(findings.followed)
+
+
+def _asked_again(findings: Findings, rows: Sequence[Comparison]) -> str:
+    """Beside what a first experiment gave: what came out when the same was asked once more."""
+    text = ""
+    for outcome in findings.followed:
+        for again in outcome.primary:
+            if any((row.task, row.family) == (again.task, again.family) for row in rows):
+                difference = interval(Interval(again.difference, again.low, again.high, again.n), "+")
+                text += f"\n`{outcome.name}` [asked again](#asked-again) about {again.arm}: {difference}, {again.verdict}.\n"
+    return text
 
 
 def _each_by_itself(outcomes: Sequence[Outcome]) -> str:
