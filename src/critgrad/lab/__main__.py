@@ -83,7 +83,9 @@ def _parser() -> argparse.ArgumentParser:
     joined = command("merge", "Put the rows of several ledgers into one.")
     joined.add_argument("target", type=Path)
     joined.add_argument("sources", type=Path, nargs="+")
-    joined.add_argument("--compact", action="store_true", help="the form to publish: curves rounded to five digits")
+    joined.add_argument(
+        "--compact", action="store_true", help="the form to publish: curves rounded, none of tuning runs"
+    )
     joined.add_argument("--no-curves", action="store_true", help="with --compact: leave out all curves")
     joined.add_argument("--task", action="append", help="the runs of this task alone; may be repeated")
     joined.add_argument("--salvage", action="store_true", help="take from a damaged file what can still be read")

@@ -26,10 +26,10 @@ class Result:
     ``damped_ratio``, ``spectrum`` ``(epochs, topC)``, ``update_rms``; ``decisions`` has one value per *step*: the slot
     written, or -1.
 
-    ``summary``: ``best_epoch`` (from 1, by validation), ``valid`` and ``test`` there, ``final_train_loss``,
-    ``initial_valid`` (before the first step), ``diverged``, ``epochs``, ``steps``, ``parameters``, ``data_sha256``,
-    ``data_state`` (whole, part or synthetic), ``weights`` (random or pretrained), and from single runs ``step_ms``
-    (median time of ``optimizer.step``), ``step_ms_low`` and ``step_ms_high`` (quartiles), ``train_seconds``,
+    ``summary``: ``best_epoch`` (from 1, by validation), ``valid``, ``valid_loss`` and ``test`` there,
+    ``final_train_loss``, ``initial_valid`` (before the first step), ``diverged``, ``epochs``, ``steps``, ``parameters``,
+    ``data_sha256``, ``data_state`` (whole, part or synthetic), ``weights`` (random or pretrained), and from single runs
+    ``step_ms`` (median time of ``optimizer.step``), ``step_ms_low`` and ``step_ms_high`` (quartiles), ``train_seconds``,
     ``peak_bytes`` (of the process) and ``run_bytes`` (without what it held before: data, other runs). A diverged run has
     the task's worst value as ``valid`` and ``test``.
     """
@@ -37,6 +37,19 @@ class Result:
     curves: dict[str, np.ndarray] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
+
+
+def loss_at_best(summary: Mapping[str, Any], curves: Mapping[str, np.ndarray]) -> float:
+    """The validation loss at the epoch whose metric counts, by which ties are broken: infinite where a run has none.
+
+    Runs of earlier versions have it in their curves alone.
+    """
+    if "valid_loss" in summary:
+        loss = summary["valid_loss"]
+    else:
+        epoch, curve = summary.get("best_epoch"), curves.get("valid_loss")
+        loss = curve[epoch - 1] if epoch and curve is not None else None
+    return float("inf") if loss is None or not np.isfinite(loss) else float(loss)
 
 
 @lru_cache(maxsize=4)

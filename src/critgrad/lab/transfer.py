@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import importlib
 import json
+import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,7 @@ from .ledger import Ledger, LedgerError, Role, Row
 from .ledger.lock import WriterLock
 from .ledger.packed import Unpacked, is_packed, pack
 from .ledger.schema import connect_writer, explained
-from .results import Result
+from .results import Result, loss_at_best
 
 # What a second run of the same trial may give differently: measurements of the machine, not of the optimizer.
 MEASURED = frozenset({"seconds", "train_seconds", "step_ms", "step_ms_low", "step_ms_high", "peak_bytes", "run_bytes"})
@@ -175,8 +176,13 @@ def _same_run(known: Row, row: Row) -> bool:
         return True
     both = bool(known.curves) and bool(row.curves)
     # The roles decide what is rounded, and a run may have got more of them since: none keeps the fewest bits.
-    forms = [_coarse(one) if both else Result({}, one.summary) for one in (known, row)]
+    forms = [_coarse(one) if both else Result({}, _without_loss(one.summary)) for one in (known, row)]
     return same_numbers(*forms)
+
+
+def _without_loss(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what a published run may have got from its curves, when these had been rounded already."""
+    return {name: value for name, value in summary.items() if name != "valid_loss"}
 
 
 def _coarse(row: Row) -> Result:
@@ -191,24 +197,25 @@ def published(result: Result, roles: Sequence[Role] = ()) -> Result:
     """A run as it is published. The summary and whole numbers stay as they are, bit for bit; so do the curves that plans and
     verdicts are computed from, and every choice comes out of the published file as it did out of the full one.
 
-    Other curves become float32 of about five significant digits, rounded to the nearest: also ``valid`` of a run that did
-    nothing but tune (its summary has the value that it was chosen by). The command keeps its arguments and loses the
-    folders of the machine that ran it.
+    Other curves become float32 of about five significant digits, rounded to the nearest. A run that did nothing but tune
+    keeps none: its summary has the value that it was chosen by, and gets the loss by which ties are broken. The command
+    keeps its arguments and loses the folders of the machine that ran it.
     """
-    exact = {MATCHED}
-    if not roles or any(role.purpose != "tune" for role in roles):
-        exact.add(TARGETED)
+    origin = dict(result.provenance)
+    if "command" in origin:
+        origin["command"] = _plain_command(origin["command"])
+    if roles and all(role.purpose == "tune" for role in roles):
+        loss = loss_at_best(result.summary, result.curves)
+        return Result({}, {**result.summary, "valid_loss": loss if math.isfinite(loss) else None}, origin)
+    exact = {MATCHED, TARGETED}
     if any(role.purpose.startswith("analysis:") for role in roles):
         exact.add(TIMED)
     valid = result.curves.get(TARGETED)
     curves = {}
     for name, values in result.curves.items():
         # Where the outcome is the validation value itself (the convex tasks), a copy packs to nothing.
-        copy = TARGETED in exact and valid is not None and np.array_equal(values, valid, equal_nan=True)
+        copy = valid is not None and np.array_equal(values, valid, equal_nan=True)
         curves[name] = values if name in exact or copy or values.dtype.kind != "f" else rounded(values)
-    origin = dict(result.provenance)
-    if "command" in origin:
-        origin["command"] = _plain_command(origin["command"])
     return Result(curves, result.summary, origin)
 
 

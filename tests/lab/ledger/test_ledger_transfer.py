@@ -13,6 +13,7 @@ from ledger_helpers import REPORT, TUNE, result, trial
 from critgrad.lab.ledger import Ledger, LedgerError, Role
 from critgrad.lab.protocol import committed
 from critgrad.lab.protocol.registration import find
+from critgrad.lab.protocol.tuning import tie_breaker
 from critgrad.lab.transfer import export, merge, rounded, same_numbers
 
 
@@ -204,10 +205,13 @@ def test_a_published_run_keeps_summaries_whole_numbers_and_what_choices_rest_on(
         assert ledger.document("registration:1") == "text"
     exact = {
         0: {"ages", "decisions", "update_rms", "valid", "copy"},
-        1: {"ages", "decisions", "update_rms"},
         2: {"ages", "decisions", "update_rms", "valid", "copy", "seconds"},
         3: {"ages", "decisions", "update_rms", "valid", "copy"},
     }
+    tuned = rows[1]
+    loss = float(plain.curves["valid_loss"][plain.summary["best_epoch"] - 1])
+    assert (tuned.curves, tuned.summary) == ({}, {**plain.summary, "valid_loss": loss})
+    assert tie_breaker(tuned) == loss
     for seed, names in exact.items():
         row = rows[seed]
         assert row.summary == {**plain.summary}

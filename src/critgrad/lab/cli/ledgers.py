@@ -67,7 +67,9 @@ def merge(
     target: Path = typer.Argument(..., help="The ledger that gets the rows."),
     sources: list[Path] = typer.Argument(..., help="Ledgers to take them from (shards)."),
     compact: bool = typer.Option(
-        False, "--compact", help="The form to publish: curves rounded to five digits, summaries exact."
+        False,
+        "--compact",
+        help="The form to publish: curves rounded to five digits, none of tuning runs; summaries exact.",
     ),
     curves: bool = typer.Option(True, "--curves/--no-curves", help="With --compact: leave out all curves."),
     task: list[str] = typer.Option([], "--task", help="The runs of this task alone; may be repeated."),

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from ..results import loss_at_best
 from ..spec import Trial
 from ..statistics import choose
 from .arms import ARMS, Search
 from .registration import Registration
 from .spaces import Axis, Point, draw, edges, extra_points, widened
-from .view import Row, View, number
+from .view import Row, View
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,7 @@ class _Losses(Mapping[int, Sequence[float]]):
         self.rows = rows
 
     def __getitem__(self, index: int) -> list[float]:
-        return [_loss(row) for row in self.rows[index]]
+        return [tie_breaker(row) for row in self.rows[index]]
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.rows)
@@ -189,9 +190,6 @@ class _Losses(Mapping[int, Sequence[float]]):
         return len(self.rows)
 
 
-def _loss(row: Row) -> float:
-    epoch = row.summary.get("best_epoch")
-    curve = row.curves.get("valid_loss")
-    loss = number(curve[epoch - 1]) if epoch and curve is not None else float("inf")
-    # Worse than any loss, and still a number that can be averaged.
-    return loss if np.isfinite(loss) else 1e30
+def tie_breaker(row: Row) -> float:
+    """The validation loss at a run's best epoch; that of a diverged run is worse than any, and can still be averaged."""
+    return min(loss_at_best(row.summary, row.curves), 1e30)

@@ -10,7 +10,8 @@ import numpy as np
 
 from ..ledger import Planned, Role
 from ..protocol.spaces import Point
-from ..protocol.view import Reader, Row, View, number, view_of
+from ..protocol.tuning import tie_breaker
+from ..protocol.view import Reader, View, view_of
 from ..spec import Trial
 from ..statistics import choose
 from .file import Arm, Search
@@ -133,20 +134,8 @@ def _state(search: Search, family: str, arm: Arm, view: View) -> ArmState:
         return state
     values = {i: view.values(view.of(trials[i]), "valid") for i in alive}
     best = choose(values, higher_is_better=higher)
-    losses = {i: [_loss(row) for row in view.of(trials[i])] for i in best.tied}
+    losses = {i: [tie_breaker(row) for row in view.of(trials[i])] for i in best.tied}
     best = choose(values, higher_is_better=higher, tie_break=losses) if len(losses) > 1 else best
     state.chosen, state.valid, state.values = best.key, best.mean, tuple(values[best.key])
     state.loss = float(np.mean(losses[best.key]))
     return state
-
-
-def _loss(row: Row) -> float:
-    """The validation loss at the epoch whose metric counts; a diverged run has the worst, and still a number."""
-    loss = row.summary.get("valid_loss")
-    if loss is None:  # a run of earlier versions
-        epoch, curve = row.summary.get("best_epoch"), row.curves.get("valid_loss")
-        loss = number(curve[epoch - 1]) if epoch and curve is not None else float("inf")
-    return loss if np.isfinite(loss) else _WORST
-
-
-_WORST = 1e30
