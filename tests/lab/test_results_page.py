@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import spearmanr
 
 from critgrad.lab.results_page import render_results, rules, write_results
 from critgrad.lab.results_page.__main__ import main
 from critgrad.lab.results_page.claims import CLAIMS, verdicts
+from critgrad.lab.results_page.damped import damped, rank_correlation
 from critgrad.lab.results_page.findings import Books, Findings, Study, gather
 from critgrad.lab.results_page.rules import HOLDS, NOT_SEEN, NOT_TESTED, UNTUNED
 from critgrad.lab.results_page.studies import studies_section
@@ -264,7 +266,34 @@ def test_what_damping_does_is_told_for_the_first_and_the_last_epoch() -> None:
     }
     line["spectrum"] = [[1.0, 1.0, 0.0], [1.0, 0.5, 0.5], [1.0, 0.0, 0.0]]
     study = Study("digits-mlp", {"epochs": 3}, {"lines": [line]})
-    findings: Any = SimpleNamespace(studies=lambda name: [study] if name == "damping" else [])
-    text = studies_section(findings)
-    assert "| digits-mlp, epochs 3 | Adam_F | 3, default | 5 | 50 | 25 | 0.70 | 0.91 | 2.0 | 1.0 |" in text
+    arms = {"F": SimpleNamespace(values=[3.0, 5.0, 4.0]), "base": SimpleNamespace(values=[2.0, 3.0, 1.0])}
+    outcome = SimpleNamespace(
+        name="digits-mlp",
+        arm=lambda family, arm: arms[arm] if family == "Adam" else None,
+        registration=SimpleNamespace(higher_is_better=True),
+    )
+
+    def found(*claimable: Any) -> Any:
+        kinds = {"damping": [study]}
+        return SimpleNamespace(studies=lambda name: kinds.get(name, []), claimable=claimable, apart=())
+
+    row = "| digits-mlp, epochs 3 | Adam_F | 3, default | 5 | 50 | 25 | 0.70 | 0.91 | 2.0 | 1.0 |"
+    text = studies_section(found())
+    assert f"{row} - |" in text
     assert text.count("## ") == 1
+    assert "rank correlation" not in text  # of one there is none
+    assert f"{row} +2.0 ± 2.5 |" in studies_section(found(outcome))
+    (only,) = damped(found(outcome))
+    assert (only.share, only.taken, only.effect) == pytest.approx((0.35, 1 - 2.412 / 3, 2.0))
+
+
+def test_rank_correlations_have_their_known_values_and_an_honest_p() -> None:
+    rng = np.random.default_rng(1)
+    a, b = rng.normal(size=30), rng.normal(size=30)
+    r, p = rank_correlation(a.tolist(), b.tolist())
+    right = spearmanr(a, b)
+    assert r == pytest.approx(right.statistic)
+    assert p == pytest.approx(right.pvalue, abs=0.02)
+    close = rank_correlation(a.tolist(), (a + 0.1 * b).tolist())
+    assert close[0] > 0.9
+    assert close[1] == pytest.approx(1 / 10_001)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ..protocol.paper_values import RUN_TIME_TOPC, RUN_TIMES
 from ..statistics import Interval
+from .damped import damped_section
 from .findings import Findings, Study
 from .text import fixed, interval, seeds_text, short, table, values
 
 
 def studies_section(findings: Findings) -> str:
     """All of them; each only where there are runs."""
-    parts = (_sensitivity, _ablation, _norms, _damping, _runtime)
+    parts = (_sensitivity, _ablation, _norms, damped_section, _runtime)
     return "".join(part(findings) for part in parts)
 
 
@@ -93,48 +94,6 @@ def _norms(findings: Findings) -> str:
     text += "of epochs.\n\n"
     head = ("task", "topC", "seeds", "ratio, median", "first epoch", "last epoch", "test")
     return text + table(head, rows, head[1:])
-
-
-def _damping(findings: Findings) -> str:
-    rows = []
-    for study in findings.studies("damping"):
-        for line in study.data["lines"]:
-            share, ratio, spectrum = line["span_share"], line["damped_ratio"], line["spectrum"]
-            ends = (0, -1)
-            rows.append(
-                [
-                    _title(study),
-                    line["optimizer"],
-                    f"{len(spectrum[0])}, {'default' if line['rho'] is None else short(line['rho'])}",
-                    str(line["runs"]),
-                    *[f"{100 * share[at]:.0f}" for at in ends],
-                    *[fixed(ratio[at], 2) for at in ends],
-                    *[fixed(effective_rank(spectrum[at]), 1) for at in ends],
-                ]
-            )
-    if not rows:
-        return ""
-    text = """
-## What damping does to the gradient
-
-Of the gradient the share that lies in the span of the stored ones (% of its square), what damping leaves of its length, and
-how many directions the memory holds in effect: `(sum λ)² / sum λ²` of the Gram matrix's eigenvalues. Means of an epoch's steps
-and over seeds; first and last epoch.
-
-"""
-    numbers = [f"{name}, {end}" for name in ("in span", "length left", "rank") for end in ("first", "last")]
-    head = ("task", "optimizer", "topC, rho", "seeds", *numbers)
-    return text + table(head, rows, head[3:])
-
-
-def effective_rank(eigenvalues: Sequence[float]) -> float:
-    """How many directions share the variance: all of them alike give their number, one alone gives 1.
-
-    >>> effective_rank([2.0, 2.0, 2.0, 0.0]), effective_rank([5.0, 0.0])
-    (3.0, 1.0)
-    """
-    total = sum(eigenvalues)
-    return total**2 / sum(value**2 for value in eigenvalues) if total else 0.0
 
 
 def _runtime(findings: Findings) -> str:
