@@ -102,3 +102,11 @@ def test_the_published_table_has_every_task_with_both_families_and_both_numbers_
             assert cell.why
         elif cell.epochs is not None and cell.clock is not None and cell.epochs[0] == cell.epochs[1]:
             assert cell.clock.mean == pytest.approx(cell.found.difference, abs=1e-3)
+
+
+def test_the_difference_to_each_rival_stands_beside_the_one_to_the_best_on_the_tuning_seeds(published: Findings) -> None:
+    for cell in cells(published):
+        if cell.found is not None:
+            each = dict(cell.to_each)
+            assert len(each) == len(cell.to_each) == 3
+            assert each[cell.found.rival].mean == pytest.approx(cell.found.difference)
