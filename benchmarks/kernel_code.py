@@ -129,26 +129,26 @@ def line(name: str, kernel: Any, values: float, loop: bool) -> str:
     return f"{name:44} {used[1]:>4} {total:7.1f} {figures} {total * VALUES / PER_SECOND * 1000:7.3f}"
 
 
-def update(memory: str, base: str, cut: tuple[int, int], topC: int) -> str:
+def update(memory: str, base: str, cut: tuple[int, int], topC: int, by_tensor: bool) -> str:
     _, code, largest = MEMORIES[memory]
     family, buffers = FAMILIES[base]
     constants = {
         "LR_TENSOR": False, "AGGR": "fisher", "FAMILY": family, "BUFFERS": buffers, "DECOUPLED": False,
-        "MOMENTUM": base == "sgdm", "NESTEROV": False, "MAXIMIZE": False, "DAMPING": topC, "DTYPE": tl.float32,
-        "CODE": code, "LARGEST": largest, "BLOCK": cut[0],
+        "MOMENTUM": base == "sgdm", "NESTEROV": False, "MAXIMIZE": False, "DAMPING": topC, "BY_TENSOR": by_tensor,
+        "DTYPE": tl.float32, "CODE": code, "LARGEST": largest, "BLOCK": cut[0],
     }  # fmt: skip
     name = f"update {base} {memory} {cut[0]},{cut[1]}"
     return line(name, compiled(update_kernel, constants, cut[1]), cut[0] / (32 * cut[1]), loop=False)
 
 
-def dots(memory: str, base: str, cut: Dots, topC: int) -> str:
+def dots(memory: str, base: str, cut: Dots, topC: int, by_tensor: bool) -> str:
     _, code, largest = MEMORIES[memory]
     high = max(1 << (topC.bit_length() - 1), 2)
     constants = {
         "DTYPE": tl.float32, "CODE": code, "LARGEST": largest, "ROUNDED": memory != "float32",
-        "FAMILY": FAMILIES[base][0], "WIDTH": triton.next_power_of_2(max(topC, 2)), "HIGH": high,
-        "LOW": triton.next_power_of_2(max(topC - high, 2)), "SPLIT": topC > high, "SPAN": cut.span,
-        "BLOCK": cut.block, "STAGES": cut.stages, "EACH": cut.each,
+        "FAMILY": FAMILIES[base][0], "BY_TENSOR": by_tensor, "WIDTH": triton.next_power_of_2(max(topC, 2)), "HIGH": high,
+        "LOW": triton.next_power_of_2(max(topC - high, 2)), "SPLIT": topC > high,
+        "SPAN": Tuning().own_span if by_tensor else cut.span, "BLOCK": cut.block, "STAGES": cut.stages, "EACH": cut.each,
     }  # fmt: skip
     kernel = compiled(dots_kernel, constants, cut.warps, cut.registers)
     name = f"dots {memory} {cut.block},{cut.warps},{cut.each},{cut.stages},{cut.registers or 0}"
@@ -164,6 +164,7 @@ def main() -> None:
     parser.add_argument("--memory", action="append", choices=MEMORIES)
     parser.add_argument("--base", action="append", choices=FAMILIES)
     parser.add_argument("--topC", type=int, default=10)
+    parser.add_argument("--by-tensor", action="store_true", help='scope="tensor": a memory for each tensor')
     parser.add_argument("--update", action="append", type=_numbers, help="block,warps")
     parser.add_argument("--dots", action="append", type=_numbers, help="block,warps,each,stages,registers (0: any)")
     args = parser.parse_args()
@@ -173,11 +174,11 @@ def main() -> None:
         size = MEMORIES[memory][0]
         cuts = [Dots(b, w, e, stages=s, registers=r or None) for b, w, e, s, r in args.dots or ()]
         for cut in cuts or [tuning.dots_of(size)]:
-            print(dots(memory, bases[0], cut, args.topC), flush=True)
+            print(dots(memory, bases[0], cut, args.topC, args.by_tensor), flush=True)
         for base in bases:
             sizes = args.update or [tuning.update(True, size, *FAMILIES[base])]
             for two in sizes:
-                print(update(memory, base, (two[0], two[1]), args.topC), flush=True)
+                print(update(memory, base, (two[0], two[1]), args.topC, args.by_tensor), flush=True)
 
 
 if __name__ == "__main__":

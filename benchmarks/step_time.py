@@ -103,8 +103,17 @@ def rows(device: torch.device, quick: bool, authors: bool) -> Iterator[Row]:
 class Bench:
     """The contestants of one model: gradients shared by all, parameters of their own."""
 
-    def __init__(self, shapes: list[Shape], base: str, device: torch.device, dtype: torch.dtype, authors: Any):
+    def __init__(
+        self,
+        shapes: list[Shape],
+        base: str,
+        device: torch.device,
+        dtype: torch.dtype,
+        authors: Any,
+        scope: str = "global",
+    ):
         self.shapes, self.base, self.device, self.dtype, self.authors = shapes, base, device, dtype, authors
+        self.scope = scope
         self.count = count(shapes)
         generator = torch.Generator(device=device).manual_seed(0)
         sets = 2 if self.count > 1 << 24 else 8
@@ -143,7 +152,7 @@ class Bench:
         # On a CPU the plain path sits on torch's fused base (CRITGRAD_NATIVE=0 keeps the native core out); on an
         # accelerator fused=False is how a user asks for it.
         kwargs["fused"] = row.path == "fused" or self.device.type == "cpu"
-        options: dict[str, Any] = {"topC": row.topC, "memory_dtype": row.memory}
+        options: dict[str, Any] = {"topC": row.topC, "memory_dtype": row.memory, "scope": self.scope}
         cls = getattr(critgrad, name + ("_F" if row.aggr == "fisher" else "_C"))
         return params, cls(params, **kwargs, **options)
 
@@ -241,6 +250,7 @@ def main() -> None:
     parser.add_argument("--topC", action="append", type=int, help="only rows of this topC")
     parser.add_argument("--memory", action="append", choices=STORED_BYTES, help="only rows of this memory dtype")
     parser.add_argument("--aggr", action="append", choices=["default", "fisher"], help="only rows of this aggregation")
+    parser.add_argument("--scope", default="global", choices=["global", "tensor"], help="of the memory")
     parser.add_argument(
         "--dtype", default="float32", choices=["float32", "bfloat16", "float16"], help="of the parameters"
     )
@@ -276,7 +286,7 @@ def main() -> None:
     report = {"machine": machine(device), "copy_bandwidth": bandwidth, "optimizer": args.optimizer, "models": {}}
     for name in args.only or MODELS:
         shapes = MODELS[name]()
-        bench = Bench(shapes, args.optimizer, device, getattr(torch, args.dtype), authors)
+        bench = Bench(shapes, args.optimizer, device, getattr(torch, args.dtype), authors, args.scope)
         print(f"\n{name}: {bench.count:,} parameters in {len(shapes)} tensors\n{HEAD}")
         done = []
         for row in rows(device, args.quick, authors is not None):

@@ -31,6 +31,7 @@ OPTIMIZERS = {
     "AdamW_F": (critgrad.AdamW_F, {"lr": 1e-2, "topC": 4, "decay": 0.97}),
     "RMSprop_C": (critgrad.RMSprop_C, {"lr": 1e-3, "decay": 0.97}),
     "NAdam_F": (critgrad.NAdam_F, {"lr": 1e-2, "topC": 4, "decay": 0.97}),
+    "NAdam_F by tensor": (critgrad.NAdam_F, {"lr": 1e-2, "topC": 4, "decay": 0.97, "scope": "tensor"}),
 }
 PATHS = {"plain": {"foreach": True}, "fused": {"fused": True}}
 
@@ -299,6 +300,7 @@ def _register_policies() -> None:
     variants |= {f"aggr={a}": {"aggr": a} for a in ("sum", "mid", "median", "fisher")}
     variants |= {f"memory_dtype={d}": {"memory_dtype": d} for d in ("bfloat16", "int8", "float8")}
     variants |= {"scope=tensor": {"scope": "tensor"}, "max_age=2": {"max_age": 2}}
+    variants |= {"fisher, scope=tensor": {"aggr": "fisher", "scope": "tensor"}}
     for label, options in variants.items():
         for path, flags in PATHS.items():
             both = {"lr": 1e-2, "capturable": True, **flags, **options}

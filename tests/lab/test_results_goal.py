@@ -104,7 +104,9 @@ def test_the_published_table_has_every_task_with_both_families_and_both_numbers_
             assert cell.clock.mean == pytest.approx(cell.found.difference, abs=1e-3)
 
 
-def test_the_difference_to_each_rival_stands_beside_the_one_to_the_best_on_the_tuning_seeds(published: Findings) -> None:
+def test_the_difference_to_each_rival_stands_beside_the_one_to_the_best_on_the_tuning_seeds(
+    published: Findings,
+) -> None:
     for cell in cells(published):
         if cell.found is not None:
             each = dict(cell.to_each)

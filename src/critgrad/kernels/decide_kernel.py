@@ -202,27 +202,29 @@ def solve(A, b, i, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def column_totals(partials, rows, stride, first, columns, inside, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+def column_totals(partials, begin, end, stride, first, columns, inside, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     lanes = tl.arange(0, BLOCK)
     sums = tl.zeros((BLOCK, WIDTH), tl.float64)
-    for at in range(0, rows, BLOCK):
+    for at in range(begin, end, BLOCK):
         row = at + lanes
-        mask = (row[:, None] < rows) & inside[None, :]
+        mask = (row[:, None] < end) & inside[None, :]
         sums += tl.load(partials + row[:, None] * stride + first + columns[None, :], mask=mask, other=0.0)
     return tl.sum(sums, axis=0)
 
 
-@triton.jit(do_not_specialize=["partial_rows", "topC", "seed", "every", "max_age"])
+@triton.jit(do_not_specialize=["topC", "seed", "every", "max_age"])
 def damp_kernel(
-    partials, partial_rows, grams, priorities, norms, borns, clocks, inserted, streams, decisions, weights,
+    partials, bounds, grams, priorities, norms, borns, clocks, inserted, streams, decisions, weights,
     topC, decay, rho, kappa, seed, every, max_age,
     POLICY: tl.constexpr, AGED: tl.constexpr, ROUNDED: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Decide for the one memory, solve for the damping weights, and bring the new entry into the Gram matrix.
+    """Decide for memory ``number``, solve for its damping weights, and bring the new entry into its Gram matrix.
 
+    Its partial sums are rows ``bounds[number]`` to ``bounds[number + 1]``.
     An entry that is stored as it is has the inner products of ``g``. With ROUNDED they are known in the next step only,
     from the stored values (memory.py, NOTE [pending]): then the last entry's are brought in first.
     """
+    number = tl.program_id(0).to(tl.int64)
     topC = tl.cast(topC, tl.int64)
     seed = tl.cast(seed, tl.int64)
     every = tl.cast(every, tl.int64)
@@ -230,15 +232,17 @@ def damp_kernel(
     slots = tl.arange(0, WIDTH)
     inside = slots < topC
     stride = 1 + (2 if ROUNDED else 1) * topC
-    square = total(partials, 0, partial_rows, stride, 0, BLOCK)
-    a = column_totals(partials, partial_rows, stride, 1, slots, inside, WIDTH, BLOCK)
+    begin, end = tl.load(bounds + number), tl.load(bounds + number + 1)
+    grams += number * topC * topC
+    square = total(partials, begin, end, stride, 0, BLOCK)
+    a = column_totals(partials, begin, end, stride, 1, slots, inside, WIDTH, BLOCK)
     g_norm = tl.sqrt(square.to(tl.float32))
     finite = (g_norm - g_norm) == 0.0
     row, column = slots[:, None], slots[None, :]
     both = (row < topC) & (column < topC)
     gram = tl.load(grams + row * topC + column, mask=both, other=0.0)
     if ROUNDED:
-        r = column_totals(partials, partial_rows, stride, 1 + topC, slots, inside, WIDTH, BLOCK)
+        r = column_totals(partials, begin, end, stride, 1 + topC, slots, inside, WIDTH, BLOCK)
         gram = tl.where(gram == gram, gram, tl.where(row == newest_entry(grams, topC, WIDTH), r[None, :], r[:, None]))
 
     trace = tl.sum(tl.sum(tl.where(row == column, gram, 0.0), axis=1), axis=0)
@@ -247,24 +251,25 @@ def damp_kernel(
     diagonal = tl.where(inside & use, tl.cast(rho, tl.float64), 1.0)
     A = tl.where(use, gram / size, 0.0) + tl.where(row == column, diagonal[:, None], 0.0)
     w = kappa * solve(A, tl.where(use, a / size, 0.0), slots, WIDTH)
-    tl.store(weights + slots, tl.where(use, w, 0.0).to(tl.float32), mask=inside)
+    at = number * topC + slots
+    tl.store(weights + at, tl.where(use, w, 0.0).to(tl.float32), mask=inside)
 
-    priority = tl.load(priorities + slots, mask=inside, other=0.0)
-    norm = tl.load(norms + slots, mask=inside, other=0.0)
-    born = tl.load(borns + slots, mask=inside, other=0)
+    priority = tl.load(priorities + at, mask=inside, other=0.0)
+    norm = tl.load(norms + at, mask=inside, other=0.0)
+    born = tl.load(borns + at, mask=inside, other=0)
     live = born > 0
     n = tl.sum(live.to(tl.int64), axis=0)
-    t = tl.load(clocks) + 1
+    t = tl.load(clocks + number) + 1
     # g times the memory's sum is the sum of G g, the sum's square is 1'K1.
     length = g_norm.to(tl.float64) * tl.sqrt(tl.maximum(tl.sum(tl.sum(gram, axis=1), axis=0), 0.0))
     cosine = tl.where(length > 0, tl.sum(a, axis=0) / tl.where(length > 0, length, 1.0), 0.0)
     cosine = tl.minimum(tl.maximum(cosine, -1.0), 1.0)
     admitted, slot = choose(
-        priority, norm, born, live, inside, slots, g_norm, cosine, t, seed, tl.load(streams), every, max_age, topC,
+        priority, norm, born, live, inside, slots, g_norm, cosine, t, seed, tl.load(streams + number), every, max_age, topC,
         POLICY, AGED,
     )  # fmt: skip
     accept = as_flag(admitted & finite & (g_norm > 0))
-    write_decision(decisions, 0, slot, accept, finite, n, t, topC)
+    write_decision(decisions, number, slot, accept, finite, n, t, topC)
     if ROUNDED:
         entry = a * 0.0 + float("nan")
     else:
@@ -273,6 +278,6 @@ def damp_kernel(
     gram = tl.where((column == slot) & accept, entry[:, None], gram)
     tl.store(grams + row * topC + column, gram, mask=both)
     advance(
-        priorities, norms, borns, clocks, inserted, 0, priority, norm, born, inside, slots, g_norm, t, finite, accept,
+        priorities, norms, borns, clocks, inserted, number, priority, norm, born, inside, slots, g_norm, t, finite, accept,
         slot, decay, topC, POLICY,
     )  # fmt: skip

@@ -130,6 +130,17 @@ def decoupled_weight_decay(base: type[Optimizer], group: Group) -> bool:
     return bool(group.get("decoupled_weight_decay", base is torch.optim.AdamW))
 
 
+def kernel_scalars(family: Family, numbers: dict[str, float]) -> tuple[float, ...]:
+    """``s0`` to ``s5`` of ``base_update``. One minus a beta is taken here, in double precision."""
+    decay = float(numbers["weight_decay"])
+    if family.name in ("adam", "nadam"):
+        beta1, beta2 = numbers["beta1"], numbers["beta2"]
+        return decay, beta1, 1 - beta1, beta2, 1 - beta2, numbers["eps"]
+    if family.name == "rmsprop":
+        return decay, numbers["alpha"], 1 - numbers["alpha"], numbers["eps"], float(numbers["momentum"]), 0.0
+    return decay, float(numbers["momentum"]), 0.0, 0.0, 0.0, 0.0
+
+
 def prepare_state(state: dict[str, Any], param: Tensor, group: Group, family: Family) -> None:
     """What the base would set up in its first step with a gradient; nothing, once that is done.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -51,6 +52,8 @@ class Tuning:
         (2, Dots(256, 2, each=4, programs=24)),
         (1, Dots(512, 1, each=16, stages=1, programs=24, span=4096)),
     )
+    # With a memory for each tensor a program has one chunk of one tensor: longer ones, or there would be too many sums.
+    own_span: int = 32768
     # By family, number of its buffers and bytes of a stored value: what reads every slot is sensitive to all of them.
     damping: tuple[tuple[tuple[str, int, int], tuple[int, int]], ...] = (
         (("sgd", 0, 4), (1024, 4)), (("sgd", 0, 2), (512, 1)), (("sgd", 0, 1), (512, 1)),
@@ -78,6 +81,7 @@ TUNING = (
         small=(512, 1),
         norms=(512, 1),
         norms_span=1024,
+        own_span=512,
         dots=tuple((size, Dots(256, 1, each=8, stages=1, programs=3, span=1024)) for size in (4, 2, 1)),
     )
     if INTERPRETED
@@ -107,3 +111,10 @@ class Launcher:
         known = self.kernel[(programs,)](*args, **constants, num_warps=warps, maxnreg=registers)
         if SHORT_WAY and known is not None:  # the interpreter gives nothing back
             self.compiled[key] = known
+
+
+@cache
+def split(value: float) -> tuple[float, float]:
+    """A double as two floats, since a kernel's arguments are single: their sum has 48 bits."""
+    high = float(torch.tensor(value, dtype=torch.float32))
+    return high, value - high

@@ -231,14 +231,15 @@ def newest_entry(grams, topC, WIDTH: tl.constexpr):
 
 @triton.jit(do_not_specialize=["chunks", "tensors", "topC", *SCHEDULE])
 def dots_kernel(
-    chunk_tensor, chunk_start, chunks, lengths, aligned, counted, static, grads, tensors, topC, grams, partials, corrections,
-    beta1_hi, beta1_lo, beta2_hi, beta2_lo, fading_hi, fading_lo,
+    chunk_tensor, chunk_start, chunks, lengths, aligned, counted, static, grads, tensors, rows, topC, grams, partials,
+    corrections, beta1_hi, beta1_lo, beta2_hi, beta2_lo, fading_hi, fading_lo,
     DTYPE: tl.constexpr, CODE: tl.constexpr, LARGEST: tl.constexpr, ROUNDED: tl.constexpr, FAMILY: tl.constexpr,
-    WIDTH: tl.constexpr, HIGH: tl.constexpr, LOW: tl.constexpr, SPLIT: tl.constexpr, SPAN: tl.constexpr,
-    BLOCK: tl.constexpr, STAGES: tl.constexpr, EACH: tl.constexpr,
+    BY_TENSOR: tl.constexpr, WIDTH: tl.constexpr, HIGH: tl.constexpr, LOW: tl.constexpr, SPLIT: tl.constexpr,
+    SPAN: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, EACH: tl.constexpr,
 ):  # fmt: skip
     """Many coarse chunks -> one row of ``partials``: |g|^2, then topC of G g, then, with ROUNDED, topC of G G_newest.
 
+    With BY_TENSOR a program has one chunk: tensors have Gram matrices, newest entries and sums of their own.
     A chunk of an aligned tensor is read without masks as far as whole tiles go; what is left of it, and all of one that is
     not aligned, in smaller tiles with masks: they take many registers, which the others would pay for, too.
     """
@@ -250,7 +251,9 @@ def dots_kernel(
     b_sum = tl.zeros((LOW,), tl.float64)
     s_sum = tl.zeros((LOW,), tl.float64)
     topC = tl.cast(topC, tl.int64)
-    newest = newest_entry(grams, topC, WIDTH)
+    newest = tl.cast(0, tl.int64)
+    if not BY_TENSOR:
+        newest = newest_entry(grams, topC, WIDTH)
     for chunk in range(tl.program_id(0), chunks, tl.num_programs(0)):
         tensor = tl.load(chunk_tensor + chunk).to(tl.int64)
         start = tl.multiple_of(tl.load(chunk_start + chunk), 256)
@@ -258,6 +261,8 @@ def dots_kernel(
         g_address = tl.load(grads + tensor)
         slots = tl.load(static + SLOTS * tensors + tensor)
         scales = tl.load(static + SCALE * tensors + tensor)
+        if BY_TENSOR:
+            newest = newest_entry(grams + tl.load(rows + tensor) * topC * topC, topC, WIDTH)
         if FAMILY != "sgd":
             if (start == 0) & (g_address != 0):
                 _count_step(

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,8 +25,8 @@ from ..memory import SCALE, SLOTS, SUM, Memory, Part
 from ..policies import POLICIES
 from ..slots import FORMATS
 from . import Step
-from .families import Family, decoupled_weight_decay, family_of, prepare_state
-from .launch import INTERPRETED, TUNING, Launcher
+from .families import Family, decoupled_weight_decay, family_of, kernel_scalars, prepare_state
+from .launch import INTERPRETED, TUNING, Launcher, split
 
 if TYPE_CHECKING:
     from ..critical import Critical
@@ -68,7 +67,7 @@ def supports(memory: Memory, groups: dict[Tensor, dict[str, Any]], family: Famil
         same = {(part.options["rho"], part.options["kappa"]) for part in memory.parts}
         formats = {part.format_name for part in memory.parts}
         dtypes = {part.param.dtype for part in memory.parts}
-        if aggrs != {"fisher"} or memory.by_tensor or len(same) > 1 or len(formats) > 1 or len(dtypes) > 1:
+        if aggrs != {"fisher"} or len(same) > 1 or len(formats) > 1 or len(dtypes) > 1:
             return False
         if memory.topC > MOST_DAMPING_SLOTS:
             return False
@@ -134,7 +133,7 @@ class FusedMemory:
         self.aligned = torch.tensor([int(fit) for fit in fits], dtype=torch.int32, device=device)
         self.decisions = torch.zeros(memory.rows, DECISION_COLUMNS, dtype=torch.int64, device=device)
         self.corrections = torch.ones(len(parts), CORRECTION_COLUMNS, dtype=torch.float32, device=device)
-        self.weights = torch.zeros(memory.topC, dtype=torch.float32, device=device)
+        self.weights = torch.zeros(memory.rows, memory.topC, dtype=torch.float32, device=device)
         self.width = triton.next_power_of_2(max(memory.topC, 2))
         # A power of two of slots, and what is left of them.
         # At least two of each: Triton 3.6 cannot compile the loads of a tile of one slot.
@@ -142,7 +141,9 @@ class FusedMemory:
         self.low = triton.next_power_of_2(max(memory.topC - self.high, 2))
         self.rounded = self.damps and not parts[0].slots.is_exact
         self.dots_tuning = TUNING.dots_of(parts[0].slots.values.element_size())
-        self.bounds: Tensor | None = None
+        self.span = (
+            TUNING.norms_span if not self.damps else TUNING.own_span if memory.by_tensor else self.dots_tuning.span
+        )
         self.measures = self._measure_launches()
         self.launches = self._update_launches()
         self.picks = any(launch.aggr in PICKS for launch in self.launches)
@@ -181,34 +182,35 @@ class FusedMemory:
         by_kind: dict[Any, list[int]] = {}
         for i, part in enumerate(memory.parts):
             by_kind.setdefault((id(self.groups[part.param]), part.param.dtype), []).append(i)
+        span = self.span
         out = []
         rows_of: list[list[tuple[int, int]]] = [[] for _ in range(memory.rows)]
         at = 0
         for numbers in by_kind.values():
-            chunk_tensor, chunk_start = self._chunks(
-                numbers, self.dots_tuning.span if self.damps else TUNING.norms_span
-            )
+            chunk_tensor, chunk_start = self._chunks(numbers, span)
             first = memory.parts[numbers[0]]
             out.append((self.groups[first.param], first, chunk_tensor, chunk_start, at))
             if memory.by_tensor:
                 for i in numbers:
-                    count = -(-memory.parts[i].layout.length // TUNING.norms_span)
+                    count = -(-memory.parts[i].layout.length // span)
                     rows_of[memory.parts[i].row].append((at, at + count))
                     at += count
             else:
                 at += chunk_tensor.numel()
+        columns = 3 if memory.policy.needs_cosine else 1
+        firsts = [first_row for *_, first_row in out]
         if self.damps:
-            processors = 1 if INTERPRETED else torch.cuda.get_device_properties(memory.device).multi_processor_count
-            most = self.dots_tuning.programs * processors
-            self.programs = [min(chunk_tensor.numel(), most) for _, _, chunk_tensor, _, _ in out]
-            firsts = [sum(self.programs[:i]) for i in range(len(out))]
-            shape = (max(sum(self.programs), 1), 1 + (2 if self.rounded else 1) * memory.topC)
-        else:
-            firsts = [first_row for *_, first_row in out]
-            shape = (max(at, 1), 3 if memory.policy.needs_cosine else 1)
-            # A tensor is in one launch only, and the tensors of scope "tensor" are of one group, in their order.
-            bounds = [rows[0][0] for rows in rows_of] + [at] if memory.by_tensor else [0, at]
-            self.bounds = torch.tensor(bounds, dtype=torch.int64, device=memory.device)
+            columns = 1 + (2 if self.rounded else 1) * memory.topC
+            self.programs = [chunk_tensor.numel() for _, _, chunk_tensor, _, _ in out]
+            if not memory.by_tensor:
+                processors = 1 if INTERPRETED else torch.cuda.get_device_properties(memory.device).multi_processor_count
+                self.programs = [min(count, self.dots_tuning.programs * processors) for count in self.programs]
+                firsts = [sum(self.programs[:i]) for i in range(len(out))]
+                at = sum(self.programs)
+        # A tensor is in one launch only, and the tensors of scope "tensor" are of one group, in their order.
+        bounds = [rows[0][0] for rows in rows_of] + [at] if memory.by_tensor else [0, at]
+        self.bounds = torch.tensor(bounds, dtype=torch.int64, device=memory.device)
+        shape = (max(at, 1), columns)
         self.partials = torch.zeros(shape, dtype=torch.float64, device=memory.device)
         return [(*launch[:4], launch[2].numel(), self.partials[row:]) for launch, row in zip(out, firsts)]
 
@@ -308,33 +310,34 @@ class FusedMemory:
             if self.damps:
                 cut = self.dots_tuning
                 self.dots(
-                    self.programs[number], chunk_tensor, chunk_start, chunks, *tables, memory.topC, memory.gram, partials,
-                    self.corrections, *schedule, warps=cut.warps, registers=cut.registers, DTYPE=dtype,
+                    self.programs[number], chunk_tensor, chunk_start, chunks, *tables, self.rows, memory.topC, memory.gram,
+                    partials, self.corrections, *schedule, warps=cut.warps, registers=cut.registers, DTYPE=dtype,
                     CODE=TYPES[first.slots.values.dtype], LARGEST=FORMATS[first.format_name].largest_code or 0.0,
-                    ROUNDED=self.rounded, FAMILY=self.family.name,
-                    WIDTH=self.width, HIGH=self.high, LOW=self.low, SPLIT=memory.topC > self.high, SPAN=cut.span,
+                    ROUNDED=self.rounded, FAMILY=self.family.name, BY_TENSOR=memory.by_tensor,
+                    WIDTH=self.width, HIGH=self.high, LOW=self.low, SPLIT=memory.topC > self.high, SPAN=self.span,
                     BLOCK=cut.block, STAGES=cut.stages, EACH=cut.each,
                 )  # fmt: skip
             else:
                 self.norms(
                     chunks, chunk_tensor, chunk_start, *tables, partials, self.corrections, *schedule, warps=TUNING.norms[1],
-                    DTYPE=dtype, FAMILY=self.family.name, COSINE=memory.policy.needs_cosine, SPAN=TUNING.norms_span,
+                    DTYPE=dtype, FAMILY=self.family.name, COSINE=memory.policy.needs_cosine, SPAN=self.span,
                     BLOCK=TUNING.norms[0],
                 )  # fmt: skip
 
     def _decide(self) -> None:
         memory = self.memory
-        partials, bounds, partial_rows = self.partials, self.bounds, self.partials.shape[0]
-        if memory.process_group is not None or (self.damps and partial_rows > 256):
+        partials, bounds = self.partials, self.bounds
+        many = self.damps and not memory.by_tensor and partials.shape[0] > 256
+        if memory.process_group is not None or many:
             partials = all_reduce_(self.partials.sum(0, keepdim=True), memory)
-            bounds, partial_rows = self.one_row, 1
+            bounds = self.one_row
         tables = (memory.priority, memory.norm, memory.born, memory.clock, memory.inserted, memory.stream)
         numbers = (memory.seed, memory.every, memory.max_age or 0)
         policy: dict[str, Any] = {"POLICY": memory.policy.name, "AGED": memory.max_age is not None}
         if self.damps:
             options = memory.parts[0].options
             self.damp(
-                1, partials, partial_rows, memory.gram, *tables, self.decisions, self.weights, memory.topC, memory.decay,
+                memory.rows, partials, bounds, memory.gram, *tables, self.decisions, self.weights, memory.topC, memory.decay,
                 float(options["rho"]), float(options["kappa"]), *numbers, warps=4,
                 **policy, ROUNDED=self.rounded, WIDTH=self.width, BLOCK=64,
             )  # fmt: skip
@@ -359,27 +362,9 @@ class FusedMemory:
             warps=launch.warps, LR_TENSOR=lr_is_tensor, AGGR=launch.aggr, FAMILY=family.name,
             BUFFERS=len(family.buffers(group)), DECOUPLED=decoupled_weight_decay(self.base, group),
             MOMENTUM=bool(numbers.get("momentum", 0)), NESTEROV=flags.get("nesterov", False), MAXIMIZE=flags["maximize"],
-            DAMPING=self.memory.topC if self.damps else 0, DTYPE=launch.dtype, CODE=launch.code, LARGEST=launch.largest,
-            BLOCK=launch.block,
+            DAMPING=self.memory.topC if self.damps else 0, BY_TENSOR=self.memory.by_tensor, DTYPE=launch.dtype,
+            CODE=launch.code, LARGEST=launch.largest, BLOCK=launch.block,
         )  # fmt: skip
-
-
-def kernel_scalars(family: Family, numbers: dict[str, float]) -> tuple[float, ...]:
-    """``s0`` to ``s5`` of ``base_update``. One minus a beta is taken here, in double precision."""
-    decay = float(numbers["weight_decay"])
-    if family.name in ("adam", "nadam"):
-        beta1, beta2 = numbers["beta1"], numbers["beta2"]
-        return decay, beta1, 1 - beta1, beta2, 1 - beta2, numbers["eps"]
-    if family.name == "rmsprop":
-        return decay, numbers["alpha"], 1 - numbers["alpha"], numbers["eps"], float(numbers["momentum"]), 0.0
-    return decay, float(numbers["momentum"]), 0.0, 0.0, 0.0, 0.0
-
-
-@cache
-def split(value: float) -> tuple[float, float]:
-    """A double as two floats, since a kernel's arguments are single: their sum has 48 bits."""
-    high = float(torch.tensor(value, dtype=torch.float32))
-    return high, value - high
 
 
 def choose(optimizer: Critical, memories: list[Memory]) -> Step | None:

@@ -133,8 +133,8 @@ def adding_direction(g, source, n, finite, kappa, AGGR: tl.constexpr):
 def work_on_chunk(
     tensor, start, chunk, lengths, rows, static, grads, tensors, decisions, corrections, weights, lr, kappa,
     s0, s1, s2, s3, s4, s5, topC,
-    DAMPING: tl.constexpr, AGGR: tl.constexpr, FAMILY: tl.constexpr, BUFFERS: tl.constexpr, DECOUPLED: tl.constexpr,
-    MOMENTUM: tl.constexpr, NESTEROV: tl.constexpr, MAXIMIZE: tl.constexpr,
+    DAMPING: tl.constexpr, BY_TENSOR: tl.constexpr, AGGR: tl.constexpr, FAMILY: tl.constexpr, BUFFERS: tl.constexpr,
+    DECOUPLED: tl.constexpr, MOMENTUM: tl.constexpr, NESTEROV: tl.constexpr, MAXIMIZE: tl.constexpr,
     DTYPE: tl.constexpr, CODE: tl.constexpr, LARGEST: tl.constexpr, BLOCK: tl.constexpr,
     FULL: tl.constexpr,
 ):  # fmt: skip
@@ -171,6 +171,8 @@ def work_on_chunk(
 
     if AGGR == "fisher":
         d = g
+        if BY_TENSOR:
+            weights += row * topC
         if FULL:
             for i in tl.static_range(DAMPING):  # unrolled, so that the loads of many slots are in flight
                 d -= damped(slots, scales, weights, i, length, start, offsets, mask, CODE, LARGEST, BLOCK, FULL)
@@ -240,7 +242,8 @@ def update_kernel(
     lr, lr_tensor, kappa, s0, s1, s2, s3, s4, s5, topC,
     LR_TENSOR: tl.constexpr, AGGR: tl.constexpr, FAMILY: tl.constexpr, BUFFERS: tl.constexpr,
     DECOUPLED: tl.constexpr, MOMENTUM: tl.constexpr, NESTEROV: tl.constexpr, MAXIMIZE: tl.constexpr,
-    DAMPING: tl.constexpr, DTYPE: tl.constexpr, CODE: tl.constexpr, LARGEST: tl.constexpr, BLOCK: tl.constexpr,
+    DAMPING: tl.constexpr, BY_TENSOR: tl.constexpr, DTYPE: tl.constexpr, CODE: tl.constexpr, LARGEST: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One chunk of one tensor."""
     chunk = tl.program_id(0)
@@ -253,12 +256,12 @@ def update_kernel(
     if full:
         work_on_chunk(
             tensor, start, chunk, lengths, rows, static, grads, tensors, decisions, corrections, weights, lr, kappa,
-            s0, s1, s2, s3, s4, s5, topC, DAMPING, AGGR, FAMILY, BUFFERS, DECOUPLED, MOMENTUM, NESTEROV, MAXIMIZE, DTYPE,
-            CODE, LARGEST, BLOCK, True,
+            s0, s1, s2, s3, s4, s5, topC, DAMPING, BY_TENSOR, AGGR, FAMILY, BUFFERS, DECOUPLED, MOMENTUM, NESTEROV, MAXIMIZE,
+            DTYPE, CODE, LARGEST, BLOCK, True,
         )  # fmt: skip
     else:
         work_on_chunk(
             tensor, start, chunk, lengths, rows, static, grads, tensors, decisions, corrections, weights, lr, kappa,
-            s0, s1, s2, s3, s4, s5, topC, DAMPING, AGGR, FAMILY, BUFFERS, DECOUPLED, MOMENTUM, NESTEROV, MAXIMIZE, DTYPE,
-            CODE, LARGEST, BLOCK, False,
+            s0, s1, s2, s3, s4, s5, topC, DAMPING, BY_TENSOR, AGGR, FAMILY, BUFFERS, DECOUPLED, MOMENTUM, NESTEROV, MAXIMIZE,
+            DTYPE, CODE, LARGEST, BLOCK, False,
         )  # fmt: skip
