@@ -218,6 +218,7 @@ def done() -> Outcome:
 def test_the_winner_is_checked_with_its_own_options_fixed_and_the_learning_rate_searched(done: Outcome) -> None:
     r = confirmation(done, "ptb-lstm", epochs=20, trials=6)
     assert (r.task, r.batch_size, r.epochs, r.trials, r.families) == ("ptb-lstm", 20, 20, 6, ("Adam",))
+    assert (r.name, len(r.report_seeds)) == ("ptb-lstm+check", 7)  # judged by itself, and no part of the suite
     assert r.arms == ("base", "F", "rival", "momentum")
     assert [(p.arm, p.against) for p in r.primary] == [("F", ("base", "rival", "momentum"))]
     assert r.settings == {"tf32": True}

@@ -23,6 +23,8 @@ from .registration import FOLDER, Primary, Registration, find
 from .spaces import Axis
 
 MEMORIES = ("F", "F-rival", "F-tensor", "C")
+QUESTION = "check"  # under which such an experiment is announced: TASK+check
+SEEDS = 7  # with fewer than six no exact test is below .05
 
 
 def confirmation(
@@ -37,7 +39,7 @@ def confirmation(
         outcome: a finished experiment.
         task: where to check; its own batch size is taken.
         family: to check another family's memory than the best one's.
-        trials, epochs: instead of the first experiment's; 5 fresh seeds are reported.
+        trials, epochs: instead of the first experiment's; at most 7 fresh seeds are reported.
     """
     plan = outcome.registration
     if not outcome.decided:
@@ -62,10 +64,11 @@ def confirmation(
     return replace(
         plan,
         task=task,
+        question=QUESTION,
         batch_size=task_of(task).batch_size,
         epochs=epochs or plan.epochs,
         trials=trials or plan.trials,
-        report_seeds=plan.report_seeds[:5],
+        report_seeds=plan.report_seeds[:SEEDS],
         race=None,
         timing=timing,
         families=(winner.family,),
@@ -121,14 +124,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         outcome = tables(Source(args.ledger), find(args.done))
         made = confirmation(outcome, args.task, family=args.family, trials=args.trials, epochs=args.epochs)
-        path = args.out or FOLDER / f"{args.task}.json"
+        path = args.out or FOLDER / f"{made.name}.json"
         if path.exists():
             raise FileExistsError(f"{path} is there already: an announcement is not changed once it is made")
         path.write_text(made.dumps(), encoding="utf-8")
     except (ValueError, OSError, LedgerError) as error:
         print(f"Error: {error}", file=sys.stderr)
         return 1
-    print(f"{path}: {made.notes['confirms']} Commit it, then: critgrad sweep {args.task} --track fair")
+    print(f"{path}: {made.notes['confirms']} Commit it, then: critgrad sweep {made.name}")
     return 0
 
 

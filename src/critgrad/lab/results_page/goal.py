@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..ledger import Row
-from ..protocol import paper_values
+from ..protocol import confirm, paper_values
 from ..protocol.records import ArmResult, Outcome
 from ..statistics import Comparison, Interval, paired_difference
 from ..train import best_epoch
@@ -72,8 +72,8 @@ def _cell(findings: Findings, outcomes: Sequence[Outcome], rows: Mapping[str, Ro
         for outcome in outcomes:
             found = [row for row in findings.of_winners if (row.task, row.family) == (outcome.task, f"{family}_{role}")]
             asked = role in outcome.registration.arms and family in outcome.registration.families
-            if plain(outcome.task) != task or not asked or not found:
-                continue
+            if plain(outcome.task) != task or not asked or not found or outcome.registration.question == confirm.QUESTION:
+                continue  # a check takes over what another experiment has chosen
             ours = outcome.arm(family, role)
             rival = next((arm for arm in outcome.arms if (arm.family, arm.label) == (family, found[0].rival)), None)
             assert ours is not None, outcome.name
