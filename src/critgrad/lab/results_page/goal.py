@@ -72,7 +72,12 @@ def _cell(findings: Findings, outcomes: Sequence[Outcome], rows: Mapping[str, Ro
         for outcome in outcomes:
             found = [row for row in findings.of_winners if (row.task, row.family) == (outcome.task, f"{family}_{role}")]
             asked = role in outcome.registration.arms and family in outcome.registration.families
-            if plain(outcome.task) != task or not asked or not found or outcome.registration.question == confirm.QUESTION:
+            if (
+                plain(outcome.task) != task
+                or not asked
+                or not found
+                or outcome.registration.question == confirm.QUESTION
+            ):
                 continue  # a check takes over what another experiment has chosen
             ours = outcome.arm(family, role)
             rival = next((arm for arm in outcome.arms if (arm.family, arm.label) == (family, found[0].rival)), None)
