@@ -91,5 +91,7 @@ def test_run_times_have_eleven_rows_of_six_and_grow_with_topC():
 
 def test_variants_share_their_tasks_rows_and_others_are_refused():
     assert paper.best_of("ptb-lstm@b420") == paper.best_of("ptb-lstm")
+    assert paper.best_of("sgd-bilstm@tiny") == paper.best_of("multiwoz-bilstm")  # its twin
+    assert paper.performance("sgd-bilstm", "Adam") is None  # which the paper has not run
     with pytest.raises(ValueError, match="mnist-mlp"):
         paper.best_of("mnist-mlp")

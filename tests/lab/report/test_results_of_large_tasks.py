@@ -77,6 +77,17 @@ def test_the_page_says_which_batch_size_fits_the_papers_table(paper: Path) -> No
     assert "Nearest" not in alone
 
 
+def test_a_twin_stands_beside_its_task(tmp_path: Path) -> None:
+    path = tmp_path / "twins.db"
+    with Ledger.open(path, write=True, create=True) as book:
+        add(book, paper_best("sgd-bilstm", seeds=3).plan(book))
+        add(book, paper_best("multiwoz-bilstm", seeds=2).plan(book))
+    text = section(render_results([path]), "## multiwoz-bilstm, paper-best")
+    assert "| multiwoz-bilstm (2 seeds) | sgd-bilstm (3 seeds) | the paper's |" in text
+    assert "multiwoz-bilstm (2 seeds)" in claim([path], "1").ran
+    assert "sgd-bilstm" not in claim([path], "1").ran
+
+
 def test_roberta_is_shown_and_not_held_against_the_paper(paper: Path) -> None:
     text = section(render_results([paper]), "## multiwoz-roberta, paper-best")
     assert "multiwoz-roberta (1 seed)" in text

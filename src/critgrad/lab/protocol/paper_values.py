@@ -24,9 +24,11 @@ __all__ = [
     "at_grid_edge",
     "best_of",
     "grid",
+    "name_of",
     "performance",
 ]
 
+TWINS: Mapping[str, str] = {"sgd-bilstm": "multiwoz-bilstm"}  # the same on other, whole data
 LRS = (0.1, 0.01, 0.001, 0.0001, 0.00001)
 # What is searched beside the learning rate; a _C optimizer searches its base's values, and the memory's.
 GRID: dict[str, dict[str, tuple[Any, ...]]] = {
@@ -169,9 +171,19 @@ RUN_TIMES: dict[str, tuple[float | None, ...]] = {
 }
 
 
-def best_of(task: str) -> list[Best]:
-    """The rows of a task (variants such as ``@b420`` share them), in the order of ``OPTIMIZERS``."""
+def name_of(task: str) -> str:
+    """The name under which the paper's tables have a task, its variants and its twin on other data.
+
+    >>> name_of("ptb-lstm@b420"), name_of("sgd-bilstm")
+    ('ptb-lstm', 'multiwoz-bilstm')
+    """
     name = task.split("@")[0]
+    return TWINS.get(name, name)
+
+
+def best_of(task: str) -> list[Best]:
+    """The rows of a task (variants such as ``@b420`` share them, and twins), in the order of ``OPTIMIZERS``."""
+    name = name_of(task)
     rows = [row for row in BEST if row.task == name]
     if not rows:
         known = ", ".join(dict.fromkeys(row.task for row in BEST))

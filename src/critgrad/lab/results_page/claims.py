@@ -21,7 +21,7 @@ from ..tasks import task_of
 from . import rules
 from .findings import Findings
 from .goal import NINE, six_of_nine
-from .papers import NOT_COMPARABLE, best_runs, plain
+from .papers import NOT_COMPARABLE, best_runs
 from .rules import HOLDS, NOT_SEEN, NOT_TESTED, Ruling
 from .text import interval, seeds_text, short
 
@@ -113,7 +113,7 @@ def _fair_pairs(findings: Findings) -> dict[str, tuple[str, list[tuple[ArmResult
     """
     by_name: dict[str, dict[str, tuple[str, list[tuple[ArmResult, ArmResult]], bool]]] = {}
     for name, mine, base, higher in _pairs(findings):
-        task = plain(name)
+        task = paper_values.name_of(name)
         if task in NINE:
             by_name.setdefault(task, {}).setdefault(name, (name, [], higher))[1].append((mine, base))
     return {task: max(of.values(), key=lambda entry: len(entry[1])) for task, of in by_name.items()}

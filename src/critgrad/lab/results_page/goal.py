@@ -19,7 +19,6 @@ from ..statistics import Comparison, Interval, paired_difference
 from ..train import best_epoch
 from . import rules
 from .findings import Findings
-from .papers import plain
 from .rules import Ruling
 from .text import interval, probability, table
 
@@ -73,7 +72,7 @@ def _cell(findings: Findings, outcomes: Sequence[Outcome], rows: Mapping[str, Ro
             found = [row for row in findings.of_winners if (row.task, row.family) == (outcome.task, f"{family}_{role}")]
             asked = role in outcome.registration.arms and family in outcome.registration.families
             if (
-                plain(outcome.task) != task
+                paper_values.name_of(outcome.task) != task
                 or not asked
                 or not found
                 or outcome.registration.question == confirm.QUESTION

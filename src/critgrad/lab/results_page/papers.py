@@ -22,11 +22,6 @@ NOT_COMPARABLE: Mapping[str, str] = {
 }
 
 
-def plain(task: str) -> str:
-    """A task's name without its variants."""
-    return task.split("@")[0]
-
-
 def where(run: PaperRun) -> str:
     """The task with what was set for it: ``ptb-lstm@b420, tf32 True``."""
     parts = [run.track.task, values(run.track.task_settings)]
@@ -35,13 +30,13 @@ def where(run: PaperRun) -> str:
 
 
 def best_runs(findings: Findings) -> dict[str, list[PaperRun]]:
-    """The ``paper-best`` runs by task; variants of a task (and other settings of it) side by side, its own defaults first."""
+    """The ``paper-best`` runs by task: its own defaults, then variants, other settings and its twin, side by side."""
     out: dict[str, list[PaperRun]] = {}
     for run in findings.papers:
         if run.track.name == "paper-best":
-            out.setdefault(plain(run.track.task), []).append(run)
-    for runs in out.values():
-        runs.sort(key=lambda run: ("@" in run.track.task, len(run.track.task_settings), where(run)))
+            out.setdefault(paper_values.name_of(run.track.task), []).append(run)
+    for name, runs in out.items():
+        runs.sort(key=lambda run: (run.track.task != name, len(run.track.task_settings), where(run)))
     order = list(dict.fromkeys(row.task for row in paper_values.BEST))
     return {task: out[task] for task in sorted(out, key=order.index)}
 
@@ -110,7 +105,7 @@ def distance(run: PaperRun) -> float | None:
 
 
 def _known(run: PaperRun, row: Found) -> paper_values.Performance | None:
-    return paper_values.performance(plain(run.track.task), row.optimizer)
+    return paper_values.performance(paper_values.name_of(run.track.task), row.optimizer)
 
 
 def _order(run: PaperRun) -> float | None:
