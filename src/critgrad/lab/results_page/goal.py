@@ -56,12 +56,10 @@ class Cell:
 
 def cells(findings: Findings) -> list[Cell]:
     """All nine tasks with both families."""
-    outcomes = [
-        *findings.followed,
-        *findings.claimable,
-    ]  # what was asked later first: it stands in the first one's place
+    # What was asked later first: it stands in the first one's place. A check takes over what another experiment has chosen.
+    asked = [o for o in (*findings.followed, *findings.claimable) if o.registration.question != confirm.QUESTION]
     rows = {row.key: row for row in findings.books.done}
-    return [_cell(findings, outcomes, rows, task, family) for family in CANDIDATES for task in NINE]
+    return [_cell(findings, asked, rows, task, family) for family in CANDIDATES for task in NINE]
 
 
 def _cell(findings: Findings, outcomes: Sequence[Outcome], rows: Mapping[str, Row], task: str, family: str) -> Cell:
@@ -71,13 +69,8 @@ def _cell(findings: Findings, outcomes: Sequence[Outcome], rows: Mapping[str, Ro
         for outcome in outcomes:
             found = [row for row in findings.of_winners if (row.task, row.family) == (outcome.task, f"{family}_{role}")]
             asked = role in outcome.registration.arms and family in outcome.registration.families
-            if (
-                paper_values.name_of(outcome.task) != task
-                or not asked
-                or not found
-                or outcome.registration.question == confirm.QUESTION
-            ):
-                continue  # a check takes over what another experiment has chosen
+            if paper_values.name_of(outcome.task) != task or not asked or not found:
+                continue
             ours = outcome.arm(family, role)
             rival = next((arm for arm in outcome.arms if (arm.family, arm.label) == (family, found[0].rival)), None)
             assert ours is not None, outcome.name
