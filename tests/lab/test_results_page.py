@@ -250,7 +250,9 @@ def test_a_search_lists_every_variant_and_says_how_many_were_tried() -> None:
     search = find_search("damping-variants", "digits-mlp")
     for arm in search.arms:
         for family in arm.optimizer:
-            assert f"| {arm.name if arm.is_variant else f'**{arm.name}**'} | {arm.optimizer[family]} |" in section
+            assert (
+                f"| {arm.name if search.is_variant(arm) else f'**{arm.name}**'} | {arm.optimizer[family]} |" in section
+            )
     assert "best of 16 variants of 32 points each" in section
     assert "registered in commit" in section
     assert "## The suite" not in text

@@ -220,7 +220,7 @@ def test_the_committed_search_can_be_run(task):
         for arm in search.arms_of(family):
             assert arm.why
             made = member(search.trial(family, arm, search.points(family, arm)[0], 0), 0.0)
-            assert (made.variant is not None) == arm.is_variant == (recipe_of(made.trial.optimizer).role == "X")
+            assert (made.variant is not None) == search.is_variant(arm) == (recipe_of(made.trial.optimizer).role == "X")
     assert {"base", "F"} <= {arm.name for arm in search.arms}
 
 
@@ -238,3 +238,12 @@ def test_a_tiny_search_is_another_experiment():
     assert tiny.hash != whole.hash
     assert tiny.path is None
     assert whole.path is not None
+
+
+@pytest.mark.parametrize("task", ["digits-mlp", "mnist-mlp"])
+def test_a_search_in_the_single_engine_has_variants_too(task):
+    """There they are options of the library's own classes."""
+    search = find("other-bases", task)
+    assert [arm.name for arm in search.arms if search.is_variant(arm)] == ["tensors", "sparse"]
+    track = SearchTrack(search, confirm=True)
+    assert track._confirming == 2 * (3 + 1)  # base, rival, F and the best variant, with each of the two bases

@@ -41,11 +41,6 @@ class Arm:
     optimizer: Mapping[str, str]  # by family; a family that is not there does not have the arm
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def is_variant(self) -> bool:
-        """Whether it is one of those among which a winner is looked for."""
-        return any(recipe_of(name).role == "X" for name in self.optimizer.values())
-
 
 @dataclass(frozen=True)
 class Search:
@@ -84,6 +79,10 @@ class Search:
     def families(self) -> tuple[str, ...]:
         """The bases, each with its own learning rates."""
         return tuple(self.lr)
+
+    def is_variant(self, arm: Arm) -> bool:
+        """Whether it is one of those among which a winner is looked for: all but those that it is held against."""
+        return arm.name not in (BASE, *self.against)
 
     @property
     def trial_settings(self) -> dict[str, Any]:

@@ -80,7 +80,7 @@ class Standings:
         if best is None:
             left = sum(line.pending for line in mine)
             return f"{family}: not finished, {left} runs are next ({tried})" if left else f"{family}: no variants"
-        against = ", ".join(f"{difference:+.3g} against {name}" for name, difference in best.minus.items())
+        against = ", ".join(f"{round(difference, 9):+.3g} against {name}" for name, difference in best.minus.items())
         return f"{family}: best of {tried}: {best.arm} ({against}; chosen on the seeds it is shown on)"
 
 
@@ -116,7 +116,7 @@ def _line(track: SearchTrack, state: ArmState, known: Mapping[str, ArmState], ra
         why=state.arm.why,
         optimizer=state.arm.optimizer[state.family],
         options=state.arm.options,
-        is_variant=state.arm.is_variant,
+        is_variant=search.is_variant(state.arm),
         points=len(state.points),
         runs=state.runs,
         pending=len(state.pending),
@@ -152,7 +152,9 @@ def _confirmed(track: SearchTrack, states: Sequence[ArmState], view: View) -> li
             if other != name and name in values and other in values
         }
         test = mean_interval(values[name]) if name in values else None
-        out.append(Confirmed(state.family, name, state.arm.is_variant, done, len(search.confirm_seeds), test, minus))
+        out.append(
+            Confirmed(state.family, name, search.is_variant(state.arm), done, len(search.confirm_seeds), test, minus)
+        )
     return out
 
 

@@ -65,7 +65,7 @@ class SearchTrack:
         s = self.search
         return sum(
             sum(arm.name in s.against for arm in s.arms_of(family))
-            + min(s.confirm_keep, sum(arm.is_variant for arm in s.arms_of(family)))
+            + min(s.confirm_keep, sum(map(s.is_variant, s.arms_of(family))))
             for family in s.families
         )
 
@@ -97,7 +97,7 @@ class SearchTrack:
     def confirmed(self, states: Sequence[ArmState]) -> list[ArmState]:
         """The arms of a family that the confirming seeds are for: the best variants, and what they are held against."""
         ranked = self.ranked(states)
-        best = [state for state in ranked if state.arm.is_variant][: self.search.confirm_keep]
+        best = [state for state in ranked if self.search.is_variant(state.arm)][: self.search.confirm_keep]
         return [state for state in states if state.arm.name in self.search.against or state in best]
 
     def ranked(self, states: Sequence[ArmState]) -> list[ArmState]:
