@@ -11,6 +11,7 @@ from helpers import GradientStream, assert_close, assert_same_bits, memory_state
 import critgrad
 from critgrad import kernels
 from critgrad.kernels import compiled, native
+from critgrad.memory import GRAM
 
 pytestmark = pytest.mark.skipif(compiled.compiled_core() is None, reason="no C compiler")
 
@@ -65,6 +66,11 @@ def test_native_equals_plain(name, base, memory):
     assert_close(ours, theirs, rtol=1e-5, atol=2e-5)
     for mine, other in zip(memory_state(a), memory_state(b), strict=True):
         for key, value in mine.items():
+            if key == GRAM:  # an inner product may cancel: it is exact to a share of the two lengths, not of itself
+                lengths = value.diagonal(dim1=-2, dim2=-1).sqrt()
+                scale = lengths[..., :, None] * lengths[..., None, :]
+                assert ((value - other[key]).abs() <= 5e-7 * scale).all()
+                continue
             torch.testing.assert_close(value, other[key], rtol=2e-5, atol=1e-4)
 
 
