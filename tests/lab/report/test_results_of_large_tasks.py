@@ -154,6 +154,34 @@ def test_the_sections_of_the_fair_experiments_and_the_decomposition_are_there(fa
     assert not any("not testable" in row[-1] for row in rows)  # seven seeds, two families
 
 
+def test_what_has_not_been_run_is_named(fair_runs: Path, paper: Path, tmp_path: Path) -> None:
+    text = section(render_results([fair_runs, paper]), "## What has not been run")
+    fair, settings, ablations = (
+        lines_of(text, label)[0][2:]
+        for label in (
+            "test table and curves, all tuned alike",
+            "test table and curves, at the paper's settings",
+            "ablations",
+        )
+    )
+    assert fair[0] == "ptb-lstm@b420, wikitext2-lstm@b420"
+    assert fair[1].startswith("cifar10-convnet, cifar100-convnet, multiwoz-roberta")
+    assert settings[0].split(", ") == ["ptb-lstm", "ptb-lstm@b420", "multiwoz-roberta", "snli-conv"]
+    assert ablations == ["-", "ptb-lstm, cifar10-convnet"]
+    waiting = text.partition("Announced, without a run so far: ")[2]
+    assert "`cifar100-convnet`, " in waiting
+    assert "`mnist-mlp` in the search `damping-variants`" in waiting
+    assert "`wikitext2-lstm@b420`, " not in waiting
+    begun = tmp_path / "begun.db"
+    with Ledger.open(begun, write=True, create=True) as book:
+        add(book, Fair(find("snli-lstm")).plan(book)[:3])
+    row = lines_of(
+        section(render_results([begun]), "## What has not been run"), "test table and curves, all tuned alike"
+    )
+    assert row[0][2] == "-"
+    assert row[0][3].endswith("snli-lstm (not finished)")
+
+
 # -- analyses ----------------------------------------------------------------------------------------------------------
 
 

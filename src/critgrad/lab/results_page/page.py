@@ -11,12 +11,13 @@ from ..protocol.records import ArmResult, Outcome
 from ..report.costs import reached_text
 from ..statistics import Comparison, Interval, paired_difference
 from .claims import verdicts
+from .coverage import coverage_section
 from .findings import Findings
 from .goal import goal_section
 from .papers import papers_section
 from .searches import found_searches, searches_section
 from .studies import studies_section
-from .text import fixed, interval, probability, short, table, values
+from .text import behind, fixed, interval, probability, short, table, values
 
 HEAD = """\
 # Results
@@ -45,6 +46,7 @@ def render(findings: Findings) -> str:
     parts = (
         _verdicts,
         _what,
+        coverage_section,
         _suite,
         _apart,
         _followed,
@@ -98,7 +100,7 @@ def _what(findings: Findings) -> str:
     for track, made, count in found_searches(findings):
         mine = books.rows(registration=track.search.hash)
         seeds = f"{len(track.search.tuning_seeds)} tuning"
-        rows.append([made.task, "search", *_origin(mine), f"{count:,}", seeds, made.standing.text])
+        rows.append([made.task, f"search `{made.name}`", *_origin(mine), f"{count:,}", seeds, made.standing.text])
     tracks: dict[tuple[str, str], list[Row]] = {}
     for row in books.done:
         if row.trial.registration is None:
@@ -241,13 +243,13 @@ def _arms(findings: Findings) -> str:
     for outcome in findings.outcomes:
         plan = outcome.registration
         text += f"\n## {outcome.name}\n\n"
+        text += f"{plan.metric}, {plan.epochs} epochs, batch {plan.batch_size}{behind(plan.settings)}; "
+        text += f"{plan.trials} points for each tuned arm, neighbouring learning rates at most "
         text += (
-            f"{plan.metric}, {plan.epochs} epochs, batch {plan.batch_size}; {plan.trials} points for each tuned arm, "
-            f"neighbouring learning rates at most {short(plan.widest_step, 2)} times apart; "
+            f"{short(plan.widest_step, 2)} times apart; {len(plan.report_seeds)} report seeds; {outcome.standing.text}."
         )
-        text += f"{len(plan.report_seeds)} report seeds; {outcome.standing.text}. "
         goals = [f"{family} {short(goal, 4)}" for family, goal in outcome.targets.items() if goal is not None]
-        text += f"Targets on validation: {', '.join(goals)}.\n"
+        text += f" Targets on validation: {', '.join(goals)}.\n" if goals else "\n"
         rows = [_arm(outcome, arm) for arm in outcome.arms]
         head = ("arm", "chosen", f"test {plan.metric}", "minus base", "diverged", "epochs to target", "step ms")
         text += "\n" + table(head, rows, ("minus base", "diverged", "epochs to target", "step ms"))

@@ -8,7 +8,7 @@ from ..search import SearchTrack, Standings, find, searches, standings, tasks_of
 from ..spec import content_hash
 from ..tasks import task_of
 from .findings import Findings
-from .text import interval, short, table, values
+from .text import behind, interval, short, table, values
 
 COLUMNS = 4  # of differences in a table, the first ones of the file
 
@@ -48,7 +48,7 @@ def searches_section(findings: Findings) -> str:
     for track, made, runs in found_searches(findings):
         search = track.search
         text += f"\n### {search.task}, {search.name}\n\n{task_of(search.task).metric.name}, {search.epochs} epochs, "
-        text += f"batch {search.batch_size}; {runs:,} runs; "
+        text += f"batch {search.batch_size}{behind(search.settings)}; {runs:,} runs; "
         text += f"{made.standing.text}. Validation values on {len(search.tuning_seeds)} tuning seeds.\n"
         for family in dict.fromkeys(line.family for line in made.lines):
             mine = sorted(

@@ -78,6 +78,15 @@ def values(hyper: Mapping[str, Any]) -> str:
     )
 
 
+def behind(settings: Mapping[str, Any]) -> str:
+    """Settings at the end of a list of others; nothing where there are none.
+
+    >>> "batch 64" + behind({"clip": 0.25}), "batch 64" + behind({})
+    ('batch 64, clip 0.25', 'batch 64')
+    """
+    return f", {values(settings)}" if settings else ""
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> str:
     """A Markdown table; ``right`` names the columns of numbers."""
     lines = [head, ["--:" if name in right else "---" for name in head], *rows]
