@@ -239,6 +239,13 @@ def test_two_tasks_are_corrected_together_as_well(made, tmp_path):
     assert {record["task"] for record in found.records} == {"digits-mlp", "mnist-mlp"}
     alone = {(row.family, row.p_holm) for row in outcome.primary}
     assert all((r["family"], r["p_holm"]) not in alone or r["p_holm"] == 1 for r in found.records)
+    later = replace(twin, registration=replace(plan, task="mnist-mlp", question="finer"))
+    asked = suite_table([outcome, twin, later])
+    told = {(r["task"], r["family"]): r["note"] for r in asked.records if "asked again" in r["note"]}
+    assert told.keys() == {("mnist-mlp", row.family) for row in later.primary}
+    assert all(
+        f"asked again in mnist-mlp+finer: {row.verdict}" in told["mnist-mlp", row.family] for row in later.primary
+    )
 
 
 def test_unreachable_is_asked_of_one_memory_at_a_time():

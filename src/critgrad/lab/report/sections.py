@@ -82,7 +82,7 @@ def build(source: Source) -> Report:
     verdicts = Section("verdicts", "Verdicts", _READING)
     for outcome in outcomes:
         verdicts.blocks.append(_fair_block(outcome))
-    together = suite_table([outcome for outcome in outcomes if not outcome.registration.question])
+    together = suite_table(outcomes)
     if together is not None:
         verdicts.blocks.insert(0, Block("All tasks", "", (), (together,)))
     for c in found:

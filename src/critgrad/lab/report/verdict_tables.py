@@ -212,11 +212,20 @@ def suite_primaries(outcomes: Sequence[Outcome]) -> list[Comparison] | None:
 
 
 def suite_table(outcomes: Sequence[Outcome]) -> Table | None:
-    """The table of ``suite_primaries``."""
+    """The table of ``suite_primaries``. A comparison that was asked again says so, and what came out."""
     rows = suite_primaries(outcomes)
     if rows is None:
         return None
-    notes = notes_of(rows)
+    again = {
+        (outcome.task, later.family): f"asked again in {outcome.name}: {later.verdict}"
+        for outcome in outcomes
+        if outcome.registration.question
+        for later in outcome.primary
+    }
+    notes = [
+        ", ".join(part for part in (note, again.get((row.task, row.family))) if part)
+        for row, note in zip(rows, notes_of(rows))
+    ]
     return Table(
         "table-suite",
         (("task", ""), *COMPARISON),
