@@ -122,7 +122,10 @@ def _reduce_class(cls: Any) -> Any:
     name: str = cls.__qualname__
     if getattr(sys.modules.get(cls.__module__), name, None) is cls:
         return name
-    return _remake, (cls._critical_base, cls._critical_defaults)
+    base, defaults = cls._critical_base, cls._critical_defaults
+    if _classes.get(_class_key(base, defaults)) is not cls:
+        return name  # somebody's subclass: pickle finds it by its dotted name, or says that it cannot
+    return _remake, (base, defaults)
 
 
 def _remake(base: type[Optimizer], defaults: dict[str, Any]) -> type[Optimizer]:

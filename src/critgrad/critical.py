@@ -25,8 +25,7 @@ from .measure import settle
 from .memory import KEYS, SLOTS, Memory
 from .options import DEFAULTS, check_agreement, normalize_options, option_keys
 from .plain import Visit
-
-Plan = tuple[list[Any], list[Memory]]
+from .plan import Plan
 
 
 class CriticalMeta(type):
@@ -136,8 +135,8 @@ class Critical(Optimizer, metaclass=CriticalMeta):
 
     def _critical_memories(self) -> list[Memory]:
         """The memories of all groups; made at the first call, and again when groups or options have changed."""
-        if self._critical_plan is not None and self._critical_fits(self._critical_signature()):
-            return self._critical_plan[1]
+        if self._critical_plan is not None and self._critical_fits(self._critical_plan):
+            return self._critical_plan.memories
         return self._critical_make_memories()
 
     @torch.compiler.disable
@@ -162,22 +161,33 @@ class Critical(Optimizer, metaclass=CriticalMeta):
             first_number += len(group["params"])
         if together:
             made.insert(0, self._critical_make(together, [0], by_tensor=False))
-        self._critical_plan = (self._critical_signature(), made)
+        self._critical_forget({part.param for memory in made for part in memory.parts})
+        self._critical_plan = Plan(self._critical_signature(), made, self.param_groups)
         for memory in made:
-            if SLOTS in self._critical_peek(memory.parts[0].param):
+            if any(SLOTS in self._critical_peek(part.param) for part in memory.parts):
                 self._critical_attach(memory)  # made from existing state: what is there now is what counts
         return made
+
+    def _critical_forget(self, inside: set[Tensor]) -> None:
+        """Take our keys out of the state of parameters that are in no memory (any more): nothing keeps them true."""
+        for param in [p for group in self.param_groups for p in group["params"] if p not in inside]:
+            state = self._critical_peek(param)
+            ours = [state.pop(key) for key in KEYS if key in state]
+            if ours and not state:
+                del self.state[param]  # NOTE [only ours]
 
     def _critical_peek(self, param: Tensor) -> dict[str, Any]:
         """The state of a parameter, without making one by asking (``state`` is a defaultdict)."""
         return cast("dict[str, Any]", self.state.get(param, {}))
 
-    def _critical_fits(self, signature: list[Any]) -> bool:
-        assert self._critical_plan is not None
-        was, memories = self._critical_plan
-        if was[0] is not signature[0] or was[1:] != signature[1:]:
+    def _critical_fits(self, plan: Plan) -> bool:
+        was, now = plan.signature, self._critical_signature()
+        if was[0] is not now[0] or was[1:] != now[1:]:
             return False
-        for memory in memories:
+        if not torch.compiler.is_compiling():
+            return plan.fits(self.param_groups, self.state)
+        # A compiled step guards its tensors itself, and would trace a look at every one of them.
+        for memory in plan.memories:
             first = memory.parts[0]
             state = self._critical_peek(first.param)
             if (memory.attached or SLOTS in state) and state.get(SLOTS) is not first.tensors[SLOTS]:
@@ -240,14 +250,16 @@ class Critical(Optimizer, metaclass=CriticalMeta):
             with torch.enable_grad():
                 loss = closure()
         key = self._critical_key("topC")
-        without_memory = [group for group in self.param_groups if group[key] == 0]
-        if len(without_memory) == len(self.param_groups):
+        if all(group[key] == 0 for group in self.param_groups):
+            if self._critical_plan is not None and self._critical_plan.memories:
+                self._critical_make_memories()  # none: what they held goes
             self._critical_base_step()
             return loss
         memories, grads = self._critical_look()
         fused = self._critical_fused_step(memories)
         if fused is not None and fused(grads):
-            self._critical_step_others(without_memory)
+            assert self._critical_plan is not None
+            self._critical_step_others(self._critical_plan.stepped_by_the_base())
         else:
             visits = [Visit(memory, these) for memory, these in zip(memories, grads)]
             try:
@@ -283,7 +295,7 @@ class Critical(Optimizer, metaclass=CriticalMeta):
             settle(memory)
 
     def _critical_step_others(self, groups: list[dict[str, Any]]) -> None:
-        """The base's step for the groups without a memory, after a kernel has done the others."""
+        """The base's step for what has no memory, after a kernel has done the others."""
         if not groups:
             return
         everything = self.param_groups

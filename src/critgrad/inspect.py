@@ -208,8 +208,8 @@ def summary(optimizer: Critical) -> str:
     plan = optimizer._critical_plan
     if plan is None:
         return "\nCritical gradients: nothing held yet"
-    held = sum(memory.bytes for memory in plan[1])
-    tensors: list[Tensor] = [part.param for memory in plan[1] for part in memory.parts]
-    memories = sum(memory.rows for memory in plan[1])
+    held = sum(memory.bytes for memory in plan.memories)
+    tensors: list[Tensor] = [part.param for memory in plan.memories for part in memory.parts]
+    memories = sum(memory.rows for memory in plan.memories)
     word = "memory" if memories == 1 else "memories"
     return f"\nCritical gradients: {memories} {word} of {len(tensors)} tensors, {human_bytes(held)}"

@@ -5,7 +5,7 @@ Sums are float64 across blocks and tensors; within a block of at most ``BLOCK`` 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -215,11 +215,23 @@ def settle(memory: Memory) -> None:
 def gram_from_slots(memory: Memory) -> Tensor:
     """``K = G G'`` over the parts that damp, from the slots: ``(rows, C, C)``."""
     gram = torch.zeros(memory.rows, memory.topC, memory.topC, dtype=torch.float64, device=memory.device)
+    for row, G in _damping_slots(memory):
+        gram[row] += (G @ G.T).to(memory.device)
+    return all_reduce_(gram.view(memory.rows, -1), memory).view_as(gram)
+
+
+def squares_of_slots(memory: Memory) -> Tensor:
+    """The diagonal of ``gram_from_slots``, in one pass: ``(rows, C)``."""
+    squares = torch.zeros(memory.rows, memory.topC, dtype=torch.float64, device=memory.device)
+    for row, G in _damping_slots(memory):
+        squares[row] += G.square().sum(1).to(memory.device)
+    return all_reduce_(squares, memory)
+
+
+def _damping_slots(memory: Memory) -> Iterator[tuple[int, Tensor]]:
+    """``(row, columns of its slots)`` in float64, block by block, of the parts that damp and that this rank counts."""
     block = BLOCK // 4
     for part in memory.parts:
-        if not part.damps or not part.counts:
-            continue
-        for start in range(0, part.layout.length, block):
-            G = part.slots.columns(start, min(start + block, part.layout.length)).double()
-            gram[part.row] += (G @ G.T).to(memory.device)
-    return all_reduce_(gram.view(memory.rows, -1), memory).view_as(gram)
+        if part.damps and part.counts:
+            for start in range(0, part.layout.length, block):
+                yield part.row, part.slots.columns(start, min(start + block, part.layout.length)).double()

@@ -17,7 +17,7 @@ from torch import Tensor
 from .aggregate import adding_weights
 from .distributed import prepare
 from .layout import Layout, is_dtensor, local
-from .measure import gram_from_slots, pending
+from .measure import gram_from_slots, pending, squares_of_slots
 from .options import QUANTIZED
 from .policies import Policy, policy_of
 from .slots import FORMATS, SCALE_BLOCK, Format, Slots, scale_blocks, working_dtype
@@ -46,6 +46,8 @@ State = MutableMapping[str, Any]
 # takes this many steps per slot, which makes the extra reads 1/16 of a gradient whatever topC is.
 REFRESH_STEPS_PER_SLOT = 16
 SMALLEST_REFRESH = 4 * SCALE_BLOCK
+# How far a kept inner product may be from one made anew, both summed in float32 within blocks.
+GRAM_ROUNDING = 1e-5
 
 
 class Part:
@@ -311,7 +313,13 @@ class Memory:
         waits = pending(gram)
         unknown = waits[..., :, None] | waits[..., None, :]
         as_left = torch.equal(~torch.isfinite(gram), unknown) and bool((waits.sum(-1) <= 1).all())
-        return gram if trusted and as_left else gram_from_slots(self)
+        return gram if trusted and as_left and self._is_of_these_parts(gram) else gram_from_slots(self)
+
+    def _is_of_these_parts(self, gram: Tensor) -> bool:
+        """Whether the matrix counts these parts and no others: under another scope, or before one left, it counted more."""
+        squares = squares_of_slots(self)
+        found = torch.diagonal(gram, dim1=-2, dim2=-1)
+        return bool((found.isnan() | ((found - squares).abs() <= GRAM_ROUNDING * squares)).all())
 
     @property
     def table_bytes(self) -> int:

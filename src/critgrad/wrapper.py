@@ -39,6 +39,11 @@ class CriticalGradients(Critical):
         refuse(type(optimizer))
         taken = set(optimizer.defaults) | {key for group in optimizer.param_groups for key in group}
         keys = option_keys(taken - {name for name in DEFAULTS if name not in optimizer.defaults})
+        if all(key in group for group in optimizer.param_groups for key in keys.values()):
+            raise TypeError(
+                f"this {type(optimizer).__name__} has a memory already: use the CriticalGradients that was made for it "
+                "(its options are in param_groups), or wrap a new optimizer"
+            )
         ours = {name: options.pop(key) for name, key in keys.items() if key in options}
         if options:
             raise TypeError(f"CriticalGradients got unexpected options: {', '.join(options)}")

@@ -6,15 +6,19 @@ arithmetic per base in each kernel; everything else is common.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from operator import is_
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..layout import local
+from ..layout import local, same_strides
+
+if TYPE_CHECKING:
+    from ..critical import Critical
 
 Group = dict[str, Any]
 
@@ -144,15 +148,50 @@ def kernel_scalars(family: Family, numbers: dict[str, float]) -> tuple[float, ..
 def prepare_state(state: dict[str, Any], param: Tensor, group: Group, family: Family) -> None:
     """What the base would set up in its first step with a gradient; nothing, once that is done.
 
+    Kernels read a parameter and its buffers side by side, so buffers in another order (of a checkpoint of a model that lay
+    otherwise, say) or of another dtype are laid out anew.
     Counters are float32 on the parameter's device, as with fused=True or capturable=True in torch; those that the base
     has made, or a checkpoint of it, may be elsewhere (on the host) and of another dtype (the parameter's, once loaded).
     """
     for key in family.buffers(group):
         if state.get(key) is None:
             state[key] = torch.zeros_like(param, memory_format=torch.preserve_format)
+        elif not _lies_alike(state[key], param):
+            state[key] = torch.empty_like(param, memory_format=torch.preserve_format).detach().copy_(state[key])
     device = local(param).device
     for key, first in family.counters:
         if key not in state:
             state[key] = torch.full((), first, dtype=torch.float32, device=device)
         elif (state[key].dtype, state[key].device) != (torch.float32, device):
             state[key] = state[key].to(device, torch.float32)
+
+
+def _lies_alike(buffer: Tensor, param: Tensor) -> bool:
+    return (buffer.dtype, buffer.device) == (param.dtype, param.device) and same_strides(
+        param.shape, buffer.stride(), param.stride()
+    )
+
+
+class BaseState:
+    """The base's state tensors as a kernel has found them, to notice when they are others or lie elsewhere."""
+
+    def __init__(
+        self, optimizer: Critical, params: Sequence[Tensor], groups: Mapping[Tensor, Group], family: Family
+    ) -> None:
+        counters = [key for key, _ in family.counters]
+        self.optimizer = optimizer
+        self.version = optimizer._critical_plan.version  # type: ignore[union-attr]
+        found = [(optimizer.state[p], key) for p in params for key in (*family.buffers(groups[p]), *counters)]
+        self.states, self.keys = [state for state, _ in found], [key for _, key in found]
+        self.tensors = [state[key] for state, key in found]
+        self.addresses = list(map(Tensor.data_ptr, self.tensors))
+
+    def unchanged(self) -> bool:
+        """Whether they are still the same, and lie where they lay."""
+        plan = self.optimizer._critical_plan
+        return (
+            plan is not None
+            and plan.version == self.version
+            and all(map(is_, map(dict.get, self.states, self.keys), self.tensors))
+            and list(map(Tensor.data_ptr, self.tensors)) == self.addresses
+        )

@@ -23,7 +23,7 @@ from ..memory import Memory, Part
 from ..policies import POLICIES, Tables, advance, decide
 from . import Step
 from .compiled import compiled_core
-from .families import Family, decoupled_weight_decay, family_of, prepare_state
+from .families import BaseState, Family, decoupled_weight_decay, family_of, prepare_state
 
 if TYPE_CHECKING:
     from ..critical import Critical
@@ -104,13 +104,14 @@ class NativeMemory:
         self.states = [optimizer.state[param] for param in self.params]
         for part, state in zip(parts, self.states):
             prepare_state(state, part.param, groups[part.param], family)
-        counters = [key for key, _ in family.counters]
-        self.names = [(*family.buffers(groups[param]), *counters) for param in self.params]
-        self.held = [[state[name] for name in names] for state, names in zip(self.states, self.names)]
-        self.addresses = [param.data_ptr() for param in self.params]
+        self.base_state = BaseState(optimizer, self.params, groups, family)
         known = memory.policy is POLICIES.get(memory.policy.name)
         self.policy = _POLICIES.index(memory.policy.name) if known else None
         self._make_tables(groups)
+        ours = [tensor for part in parts for tensor in (part.slots.values, part.sum)]
+        tables = [getattr(memory, name) for name in _TABLES]
+        self.tensors = [tensor for tensor in (*self.params, *ours, *tables) if tensor is not None]
+        self.addresses = list(map(Tensor.data_ptr, self.tensors))
 
     def _make_tables(self, groups: dict[Tensor, dict[str, Any]]) -> None:
         """What the core reads and writes; ``_Memory`` holds addresses only, so all of it is kept here."""
@@ -177,13 +178,8 @@ class NativeMemory:
         )
 
     def fits(self) -> bool:
-        """Whether parameters and base state still lie where they lay."""
-        return all(
-            param.data_ptr() == address and all(state.get(name) is tensor for name, tensor in zip(names, held))
-            for param, address, state, names, held in zip(
-                self.params, self.addresses, self.states, self.names, self.held
-            )
-        )
+        """Whether everything whose address the core has still lies there."""
+        return list(map(Tensor.data_ptr, self.tensors)) == self.addresses and self.base_state.unchanged()
 
     @torch.no_grad()
     def step(self, grads: Sequence[Tensor | None]) -> None:
@@ -310,9 +306,14 @@ def choose(optimizer: Critical, memories: list[Memory]) -> Step | None:
             if not any(bool(memory.born.any()) for memory in memories):
                 return False
             native.extend(NativeMemory(optimizer, memory, groups, family) for memory in memories)
-        for i, (one, these) in enumerate(zip(native, grads)):
-            if not one.fits():
-                one = native[i] = NativeMemory(optimizer, one.memory, groups, family)
+        if not all(one.fits() for one in native):
+            if not all(supports(memory, groups, family) for memory in memories):
+                optimizer._critical_plan = (
+                    None  # a parameter lies in another order now: the memory follows in the next step
+                )
+                return False
+            native[:] = [NativeMemory(optimizer, memory, groups, family) for memory in memories]
+        for one, these in zip(native, grads):
             one.step(these)
         return True
 

@@ -25,7 +25,7 @@ from ..memory import SCALE, SLOTS, SUM, Memory, Part
 from ..policies import POLICIES
 from ..slots import FORMATS
 from . import Step
-from .families import Family, decoupled_weight_decay, family_of, kernel_scalars, prepare_state
+from .families import BaseState, Family, decoupled_weight_decay, family_of, kernel_scalars, prepare_state
 from .launch import INTERPRETED, TUNING, Launcher, split
 
 if TYPE_CHECKING:
@@ -118,10 +118,12 @@ class FusedMemory:
         self.params = [part.param for part in parts]
         for part in parts:
             prepare_state(optimizer.state[part.param], part.param, groups[part.param], family)
-        addresses = [[0 if t is None else t.data_ptr() for t in self._tensors(part)] for part in parts]
-        ends = {parts[0].param, parts[-1].param}
-        self.witnesses = [(p, key, optimizer.state[p][key]) for p in ends for key in family.buffers(groups[p])]
-        self.param_addresses = [row[0] for row in addresses]
+        tensors = [self._tensors(part) for part in parts]
+        addresses = [[0 if t is None else t.data_ptr() for t in row] for row in tensors]
+        tables = (memory.priority, memory.norm, memory.born, memory.clock, memory.inserted, memory.gram)
+        self.tensors = [t for row in (*tensors, tables) for t in row if t is not None]
+        self.addresses = list(map(Tensor.data_ptr, self.tensors))
+        self.base_state = BaseState(optimizer, self.params, groups, family)
         self.static = torch.tensor(addresses, dtype=torch.int64).T.contiguous().to(device)
         self.lengths = torch.tensor([part.layout.length for part in parts], dtype=torch.int64, device=device)
         self.rows = torch.tensor([part.row for part in parts], dtype=torch.int64, device=device)
@@ -163,7 +165,7 @@ class FusedMemory:
         ours = [part.tensors.get(key) for key in (SLOTS, SUM, SCALE)]
         counters = [state[key] for key, _ in self.family.counters]
         counters += [None] * (COUNTERS - len(counters))
-        return [local(part.param.detach()), *(None if t is None else local(t) for t in ours), *buffers, *counters]
+        return [local(part.param), *(None if t is None else local(t) for t in ours), *buffers, *counters]
 
     def _chunks(self, numbers: list[int], size: int) -> tuple[Tensor, Tensor]:
         tensor, start = [], []
@@ -246,10 +248,8 @@ class FusedMemory:
     # -- a step --------------------------------------------------------------------------------------------------------------
 
     def fits(self) -> bool:
-        """Whether the tensors are still where the table says; base state is only ever replaced as a whole."""
-        if self.param_addresses != [p.data_ptr() for p in self.params]:
-            return False
-        return all(self.optimizer.state[param].get(key) is tensor for param, key, tensor in self.witnesses)
+        """Whether everything whose address is in the table still lies there."""
+        return list(map(Tensor.data_ptr, self.tensors)) == self.addresses and self.base_state.unchanged()
 
     def _write_addresses(self, grads: list[Tensor | None]) -> None:
         held: list[Tensor] = []
@@ -383,9 +383,14 @@ def choose(optimizer: Critical, memories: list[Memory]) -> Step | None:
             settle(one.memory)
 
     def step(grads: list[list[Tensor | None]]) -> bool:
-        for i, (one, these) in enumerate(zip(fused, grads)):
-            if not one.fits():
-                one = fused[i] = FusedMemory(optimizer, one.memory, groups, family)
+        if not all(one.fits() for one in fused):
+            if not all(supports(memory, groups, family) for memory in memories):
+                optimizer._critical_plan = (
+                    None  # a parameter lies in another order now: the memory follows in the next step
+                )
+                return False
+            fused[:] = [FusedMemory(optimizer, memory, groups, family) for memory in memories]
+        for one, these in zip(fused, grads):
             one.step(these)
         return True
 

@@ -1,0 +1,85 @@
+"""What users replace or move between steps, with the Triton kernels; tests/test_replaced.py has it for the other paths."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from helpers import GradientStream
+from test_triton import critgrad, is_fused, pair, run  # which skips where there is neither GPU nor interpreter
+
+pytestmark = pytest.mark.usefixtures("_no_native_core")
+SHAPES = ((6, 4, 3, 3), (5,))
+CASES = {
+    "Adam_C": (critgrad.Adam_C, {"lr": 0.02}, {"topC": 3, "decay": 0.9}),
+    "SGD_C": (critgrad.SGD_C, {"lr": 0.02, "momentum": 0.9}, {"topC": 3, "decay": 0.9}),
+    "NAdam_F": (critgrad.NAdam_F, {"lr": 0.02}, {"topC": 3, "decay": 0.9, "memory_dtype": "float16"}),
+    "by tensor": (critgrad.Adam_F, {"lr": 0.02}, {"topC": 3, "decay": 0.9, "scope": "tensor"}),
+}
+
+
+@pytest.fixture
+def _no_native_core(monkeypatch):
+    monkeypatch.setenv("CRITGRAD_NATIVE", "0")
+
+
+def alike(ours, theirs, rtol=2e-5, atol=1e-4):
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_channels_last_in_mid_run(name):
+    cls, base, options = CASES[name]
+    (fused, ours), (plain, theirs) = pair(cls, base, shapes=SHAPES, **options)
+    stream = GradientStream(ours)
+    run(fused, ours, stream, 4)
+    run(plain, theirs, stream, 4)
+    ours[0].data = ours[0].data.to(memory_format=torch.channels_last)
+    later = GradientStream(ours, seed=1)
+    run(fused, ours, later, 5)
+    run(plain, theirs, later, 5)
+    assert is_fused(fused)
+    alike(ours, theirs)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_checkpoint_in_another_order(name):
+    cls, base, options = CASES[name]
+    (fused, ours), (plain, theirs) = pair(cls, base, shapes=SHAPES, **options)
+    stream = GradientStream(ours)
+    run(fused, ours, stream, 4)
+    run(plain, theirs, stream, 4)
+    saved = copy.deepcopy(fused.state_dict())
+    for key, value in saved["state"][0].items():
+        if value.dim() == 4:
+            saved["state"][0][key] = value.to(memory_format=torch.channels_last)
+    fused.load_state_dict(saved)
+    later = GradientStream(ours, seed=1)
+    run(fused, ours, later, 5)
+    run(plain, theirs, later, 5)
+    assert is_fused(fused)
+    alike(ours, theirs)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_state_that_was_moved_and_a_parameter_that_was_replaced(name):
+    cls, base, options = CASES[name]
+    (fused, ours), (plain, theirs) = pair(cls, base, shapes=SHAPES, **options)
+    stream = GradientStream(ours)
+    run(fused, ours, stream, 4)
+    run(plain, theirs, stream, 4)
+    for state in fused.state.values():
+        for tensor in state.values():
+            tensor.data = tensor.data.clone()
+    for optimizer, params in ((fused, ours), (plain, theirs)):
+        del optimizer.state[params[1]]
+        params[1] = torch.nn.Parameter(torch.ones_like(params[1]))
+        optimizer.param_groups[0]["params"][1] = params[1]
+    later = GradientStream(ours, seed=1)
+    run(fused, ours, later, 5)
+    run(plain, theirs, later, 5)
+    assert is_fused(fused)
+    assert (ours[1] != 1).any()
+    alike(ours, theirs)
