@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from critgrad.lab.results_page.findings import Findings, gather
-from critgrad.lab.results_page.goal import NINE, Cell, _at_equal_time, _value_after, cells
+from critgrad.lab.results_page.goal import NINE, Cell, _at_equal_time, _line, _value_after, cells
 from critgrad.lab.results_page.rules import HOLDS, NOT_SEEN, NOT_TESTED, six_wins
 from critgrad.lab.statistics import Interval
 
@@ -28,9 +28,9 @@ def test_a_run_that_ends_sooner_has_the_test_value_of_its_best_epoch_so_far() ->
     assert _value_after(run([], [], diverged=True), 3, True) == -1.0
 
 
-def arm(seconds: float | None, epochs: int = 4, values: tuple[float, ...] = (50.0, 51.0), name: str = "rival") -> Any:
-    cost = None if seconds is None else SimpleNamespace(epoch_seconds=seconds)
-    return SimpleNamespace(family="Adam", arm=name, cost=cost, epochs=epochs, values=values, keys=("a", "b"))
+def arm(seconds: float | None, name: str = "rival", by_seed: dict[int, float] | None = None) -> Any:
+    cost = None if seconds is None else SimpleNamespace(epoch_seconds=seconds, by_seed=by_seed or {7: seconds})
+    return SimpleNamespace(family="Adam", arm=name, cost=cost, epochs=4, values=(50.0, 51.0), keys=("a", "b"))
 
 
 @pytest.mark.parametrize(
@@ -39,9 +39,10 @@ def arm(seconds: float | None, epochs: int = 4, values: tuple[float, ...] = (50.
 def test_ours_has_the_epochs_that_fit_into_the_rivals_time(ours: float, rival: float, epochs: int) -> None:
     rows: Any = {key: run([1, 2, 3, 4], [10, 20, 30, 60]) for key in "ab"}
     outcome: Any = SimpleNamespace(registration=SimpleNamespace(higher_is_better=True))
-    found, taken = _at_equal_time(outcome, arm(ours), arm(rival), rows)
+    found, taken, around = _at_equal_time(outcome, arm(ours), arm(rival), rows)
     assert taken == (epochs, 4)
     assert found is not None
+    assert not around  # one timed seed has no range
     assert found.mean == pytest.approx([10, 20, 30, 60][epochs - 1] - 50.5)
 
 
@@ -51,8 +52,17 @@ def test_a_tuned_momentum_is_timed_by_its_base_and_nothing_is_guessed() -> None:
     known: Any = SimpleNamespace(registration=registration, arm=lambda family, name: arm(1.0, name=name))
     untimed: Any = SimpleNamespace(registration=registration, arm=lambda family, name: None)
     assert _at_equal_time(known, arm(2.0), arm(None), rows)[1] == (2, 4)
-    assert _at_equal_time(untimed, arm(2.0), arm(None), rows) == (None, None)
-    assert _at_equal_time(known, arm(None), arm(1.0), rows) == (None, None)
+    assert _at_equal_time(untimed, arm(2.0), arm(None), rows) == (None, None, {})
+    assert _at_equal_time(known, arm(None), arm(1.0), rows) == (None, None, {})
+
+
+def test_the_epochs_by_the_timed_runs_of_each_seed_stand_around_those_by_their_median() -> None:
+    rows: Any = {key: run([1, 2, 3, 4], [10, 20, 30, 60]) for key in "ab"}
+    outcome: Any = SimpleNamespace(registration=SimpleNamespace(higher_is_better=True))
+    ours = arm(1.3, by_seed={1: 1.0, 2: 2.0, 3: 9.0})
+    _, taken, around = _at_equal_time(outcome, ours, arm(1.0, by_seed={2: 1.0, 1: 1.0}), rows)  # seed 3 has no pair
+    assert taken == (3, 4)
+    assert {epochs: found.mean for epochs, found in around.items()} == pytest.approx({2: -30.5, 3: -20.5, 4: 9.5})
 
 
 def test_a_task_is_won_at_equal_wall_clock_too_or_not_at_all() -> None:
@@ -65,6 +75,31 @@ def test_a_task_is_won_at_equal_wall_clock_too_or_not_at_all() -> None:
     assert Cell("ptb-lstm", "Adam", found=tie, clock=above).won is False
     assert Cell("ptb-lstm", "Adam").won is None
     assert Cell("multiwoz-roberta", "Adam").won is False
+
+
+def test_a_win_that_single_timed_runs_would_take_back_says_so() -> None:
+    above, around = Interval(1.0, 0.5, 1.5, 7), Interval(0.1, -0.5, 0.7, 7)
+    row = {"difference": 1.0, "low": 0.5, "high": 1.5, "n": 7, "p_holm": 0.01, "arm": "NAdam_F", "rival": "Adam"}
+    win: Any = SimpleNamespace(verdict="win", **row)
+    tie: Any = SimpleNamespace(verdict="tie", **row)
+
+    def shown(found: Any, clock: Interval, others: dict[int, Interval]) -> tuple[bool | None, str, str]:
+        cell = Cell("ptb-lstm", "Adam", found=found, clock=clock, epochs=(18, 20), around=others)
+        line = _line(cell)
+        return cell.won, line[5].partition(" (")[2].rstrip(")"), line[6]
+
+    single = "18 epochs for 20; 17 to 19 by single timed runs"
+    assert shown(win, above, {}) == (True, "18 epochs for 20", "yes")
+    assert shown(win, above, {18: above}) == (True, "18 epochs for 20; 18 by single timed runs", "yes")
+    assert shown(win, above, {17: above, 18: above, 19: above}) == (True, single, "yes")
+    found = shown(win, above, {17: around, 18: above, 19: above})
+    assert found == (True, f"{single}; not at 17", "won, but not at 17 epochs")
+    assert shown(win, around, {17: around, 18: around, 19: above}) == (
+        False,
+        f"{single}; at 19",
+        "no, but at 19 epochs",
+    )
+    assert shown(tie, above, {17: around, 18: above, 19: above}) == (False, single, "no")
 
 
 def test_the_verdict_waits_for_both_families() -> None:

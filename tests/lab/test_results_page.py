@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,14 +11,18 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
+from critgrad.lab.protocol import find, registered
 from critgrad.lab.results_page import render_results, rules, write_results
 from critgrad.lab.results_page.__main__ import main
 from critgrad.lab.results_page.claims import CLAIMS, verdicts
 from critgrad.lab.results_page.damped import damped, rank_correlation
 from critgrad.lab.results_page.findings import Books, Findings, Study, gather
+from critgrad.lab.results_page.page import _points
 from critgrad.lab.results_page.rules import HOLDS, NOT_SEEN, NOT_TESTED, UNTUNED
+from critgrad.lab.results_page.searches import _on_fresh_seeds, found_searches
 from critgrad.lab.results_page.studies import studies_section
 from critgrad.lab.results_page.text import interval, table
+from critgrad.lab.search import Confirmed, SearchTrack
 from critgrad.lab.search import find as find_search
 from critgrad.lab.statistics import Interval, Pair, Speedup, judge, speedup
 from critgrad.lab.transfer import merge
@@ -241,6 +246,8 @@ def test_selection_explains_gains_where_most_of_them_come_from_it() -> None:
     assert rules.selection_explains([above, above, around]).verdict == HOLDS
     assert rules.selection_explains([above, around]).verdict == NOT_SEEN
     assert rules.selection_explains([]).verdict == NOT_TESTED
+    assert rules.selection_explains([above, None, None]).verdict == HOLDS  # what has no control says nothing
+    assert rules.selection_explains([None]).verdict == NOT_TESTED
 
 
 def test_a_search_lists_every_variant_and_says_how_many_were_tried() -> None:
@@ -256,6 +263,85 @@ def test_a_search_lists_every_variant_and_says_how_many_were_tried() -> None:
     assert "best of 16 variants of 32 points each" in section
     assert "registered in commit" in section
     assert "## The suite" not in text
+
+
+def test_every_confirming_run_of_the_published_searches_is_counted_in_a_table() -> None:
+    (ledger,) = [path for path in LEDGERS if path.name == "search.db.xz"]
+    findings = gather([ledger])
+    runs = Counter(
+        (row.trial.registration, role.family, role.arm)
+        for row in findings.books.done
+        for role in row.roles
+        if role.purpose == "report"
+    )
+    assert runs
+    counted, open_runs = {}, []
+    for track, made, _ in found_searches(findings):
+        counted |= {(track.search.hash, row.family, row.arm): row.done for row in made.confirmed}
+        open_runs += SearchTrack(track.search, confirm=True).plan(findings.books)
+    assert counted == runs
+    assert not open_runs
+
+
+def test_an_arm_without_its_confirming_runs_is_not_left_out() -> None:
+    test = Interval(97.0, 96.5, 97.5, 10)
+    minus = {"base": Interval(0.5, 0.1, 0.9, 10)}
+    rows = [Confirmed("Adam", "base", False, 0, 10, None, {}), Confirmed("Adam", "root", True, 10, 10, test, minus)]
+    text = _on_fresh_seeds(rows, ["base", "rival"])
+    assert "| Adam | base | 0 of 10 | - |  |" in text
+    assert "| Adam | root | 10 | 97.00 ± 0.50 | +0.50 ± 0.40 |" in text
+    assert _on_fresh_seeds([], ["base"]) == ""
+
+
+def test_both_memories_are_held_against_the_best_rival_and_the_claims_say_so() -> None:
+    texts = {claim.number: claim.text for claim in CLAIMS}
+    primaries = {primary for name in registered() for primary in find(name).primary if primary.arm in ("C", "F")}
+    assert {primary.against for primary in primaries} == {("base", "rival", "momentum")}
+    assert all(texts[number].endswith("beats the best equally tuned rival") for number in ("C", "F"))
+
+
+def test_a_pair_without_a_yoked_twin_is_counted_and_its_task_is_not_among_those_with_one() -> None:
+    def experiment(task: str, **arms: list[float]) -> Any:
+        known = {name.replace("_", "-"): SimpleNamespace(family="SGD", values=of_arm) for name, of_arm in arms.items()}
+        registration = SimpleNamespace(families=("SGD",), higher_is_better=True, arms=tuple(known))
+        return SimpleNamespace(
+            task=task, registration=registration, arm=lambda family, name: known.get(name), decompositions=()
+        )
+
+    base, better, best = [1.0, 2.0, 3.0], [2.0, 3.1, 4.0], [3.0, 4.1, 5.0]
+    claimable = [
+        experiment("one", base=base, C=better, C_yoked=better),
+        experiment("two", base=base, C=best, C_yoked=base),
+        experiment("three", base=base, C=base, C_yoked=base),
+        experiment("four", base=base, C=better),
+    ]
+    found: Any = SimpleNamespace(claimable=claimable, followed=[], analysis=lambda name: [])
+    judges = {claim.number: claim.judge for claim in CLAIMS}
+    (ran, explained), (also, alike) = judges["14"](found), judges["8"](found)
+    assert ran == also == "fair, with the yoked twin: one, two, three"
+    assert explained.effect == (
+        "pairs in which _C beats its tuned base: 3, of which 2 with the yoked twin; "
+        "there selection by norm is above 0 in 1"
+    )
+    assert explained.verdict == NOT_SEEN
+    assert alike.effect.endswith("leaves 0 outside in 1 of 3 pairs (1 more have no such twin)")
+
+
+@pytest.mark.parametrize(
+    "trials, widened, text",
+    [
+        ({"SGD": 32, "Adam": 32}, {"SGD": (), "Adam": ()}, "32 points for each tuned arm"),
+        ({"Adam": 40}, {"Adam": ("low",)}, "40 points for each tuned arm (widened: low)"),
+        (
+            {"SGD": 40, "SGDM": 40, "Adam": 32},
+            {"SGD": ("low",), "SGDM": ("low",), "Adam": ()},
+            "points for each tuned arm: 40 with SGD, SGDM (widened: low) and 32 with Adam",
+        ),
+    ],
+)
+def test_the_points_of_a_widened_range_are_counted(trials: dict, widened: dict, text: str) -> None:
+    outcome: Any = SimpleNamespace(trials=trials, widened=widened)
+    assert _points(outcome) == text
 
 
 def test_what_damping_does_is_told_for_the_first_and_the_last_epoch() -> None:

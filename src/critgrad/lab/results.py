@@ -52,6 +52,13 @@ def loss_at_best(summary: Mapping[str, Any], curves: Mapping[str, np.ndarray]) -
     return float("inf") if loss is None or not np.isfinite(loss) else float(loss)
 
 
+def loss_is_known(summary: Mapping[str, Any], curves: Mapping[str, np.ndarray]) -> bool:
+    """Whether ``loss_at_best`` says what the run had. A diverged run had none, and that is known; runs that were published
+    without their curves before summaries kept the loss have lost it.
+    """
+    return bool(summary.get("diverged")) or bool(np.isfinite(loss_at_best(summary, curves)))
+
+
 @lru_cache(maxsize=4)
 def _machine(device: str) -> tuple[tuple[str, Any], ...]:
     accelerator = torch.cuda.get_device_name(device) if device.startswith("cuda") else None

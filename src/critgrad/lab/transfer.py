@@ -21,7 +21,7 @@ from .ledger import Ledger, LedgerError, Role, Row
 from .ledger.lock import WriterLock
 from .ledger.packed import Unpacked, is_packed, pack
 from .ledger.schema import connect_writer, explained
-from .results import Result, loss_at_best
+from .results import Result, loss_at_best, loss_is_known
 
 # What a second run of the same trial may give differently: measurements of the machine, not of the optimizer.
 MEASURED = frozenset({"seconds", "train_seconds", "step_ms", "step_ms_low", "step_ms_high", "peak_bytes", "run_bytes"})
@@ -205,6 +205,8 @@ def published(result: Result, roles: Sequence[Role] = ()) -> Result:
     if "command" in origin:
         origin["command"] = _plain_command(origin["command"])
     if roles and all(role.purpose == "tune" for role in roles):
+        if not loss_is_known(result.summary, result.curves):  # None would say that there was none
+            return Result({}, result.summary, origin)
         loss = loss_at_best(result.summary, result.curves)
         return Result({}, {**result.summary, "valid_loss": loss if math.isfinite(loss) else None}, origin)
     exact = {MATCHED, TARGETED}

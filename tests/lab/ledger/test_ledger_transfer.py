@@ -14,7 +14,8 @@ from critgrad.lab.ledger import Ledger, LedgerError, Role
 from critgrad.lab.protocol import committed
 from critgrad.lab.protocol.registration import find
 from critgrad.lab.protocol.tuning import tie_breaker
-from critgrad.lab.transfer import export, merge, rounded, same_numbers
+from critgrad.lab.results import Result, loss_is_known
+from critgrad.lab.transfer import export, merge, published, rounded, same_numbers
 
 
 def make(path: Path, seeds: range, role: tuple = (TUNE,), shift: int = 0) -> Path:
@@ -179,6 +180,18 @@ def test_rounding_goes_to_the_nearest_keeps_five_digits_and_is_done_once() -> No
     errors = (small.astype(float) - values)[:2000] / np.abs(values[:2000])
     assert abs(errors.mean()) < 2.0**-16 / 20  # cutting off would be off by half a unit on average
     assert np.array_equal(rounded(np.array([np.nan, np.inf, -np.inf, 1e300])), [np.nan, np.inf, -np.inf, np.inf], True)
+
+
+def test_a_loss_that_is_not_there_is_not_published_as_none() -> None:
+    """None says that a run diverged; one without curves may have had a loss."""
+    plain = result(0)
+    assert "valid_loss" not in published(Result({}, plain.summary), [TUNE]).summary
+    assert loss_is_known(plain.summary, plain.curves)
+    assert not loss_is_known(plain.summary, {})
+    assert not loss_is_known({**plain.summary, "valid_loss": None}, {})  # as earlier versions wrote it
+    diverged = {**plain.summary, "diverged": True, "best_epoch": None}
+    assert loss_is_known(diverged, {})
+    assert published(Result({}, diverged), [TUNE]).summary["valid_loss"] is None
 
 
 def test_a_published_run_keeps_summaries_whole_numbers_and_what_choices_rest_on(tmp_path: Path) -> None:

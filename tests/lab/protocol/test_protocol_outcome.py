@@ -163,6 +163,7 @@ def test_costs_come_from_the_timed_runs(outcome):
     assert outcome.arm("SGD", "F").cost.epoch_seconds == 1.5
     assert outcome.arm("SGD", "base").cost.epoch_seconds == 1.0
     assert outcome.arm("SGD", "base").cost.peak_bytes is None
+    assert outcome.arm("SGD", "F").cost.by_seed == {200: 1.5, 201: 1.5}
 
 
 def test_an_unfinished_sweep_says_what_is_missing():

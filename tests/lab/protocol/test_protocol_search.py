@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from critgrad.lab.results import Result
 from critgrad.lab.search import Rung, SearchTrack, find, searches, standings
 from critgrad.lab.search.file import FOLDER, from_dict
 from critgrad.lab.search.standings import plain_text
+from critgrad.lab.search.track import ArmState
 from critgrad.lab.spec import Trial
 from critgrad.lab.tasks import task_of
 
@@ -148,6 +150,70 @@ def test_confirmation_runs_the_best_and_what_it_is_held_against_on_other_seeds(t
     assert found["Adam", "root"].minus["base"].mean == pytest.approx(2.0, abs=0.3)
     assert found["Adam", "root"].test.n == 3
     assert "minus base +" in plain_text(standings(confirming, ledger))
+
+
+def all_alike(trial: Trial) -> Result:
+    """Every run of a seed has the same accuracy; losses that fall with the learning rate decide."""
+    made = toy_result(trial.replace(optimizer="Adam"), score=lambda t: 80 + noise(t.seed))
+    made.curves["valid_loss"] = [1 - trial.hyper["lr"]] * len(made.curves["valid"])
+    return made
+
+
+def without_losses(ledger: ToyLedger) -> None:
+    """What an earlier version left of a screen when it published it."""
+    for row in ledger.kept.values():
+        if row.roles[0].purpose == "tune":
+            row.curves.clear()
+            row.summary["valid_loss"] = None
+
+
+def test_a_point_that_was_confirmed_stays_the_chosen_one_when_the_losses_are_lost(toy):
+    ledger, confirming = ToyLedger(), SearchTrack(toy.search, confirm=True)
+    finish(confirming, ledger, all_alike)
+    before = standings(confirming, ledger)
+    first = {arm.name: toy.search.points("Adam", arm)[0] for arm in toy.search.arms}
+    assert any(line.point != first[line.arm] for line in before.lines)  # or the order of the draw would do
+    without_losses(ledger)
+    after = standings(confirming, ledger)
+    report = [row for row in ledger.kept.values() if row.roles[0].purpose == "report"]
+    assert sum(row.done for row in after.confirmed) == len(report)
+    assert after.confirmed == before.confirmed
+    chosen = {(row.family, row.arm) for row in after.confirmed}
+    points = [[line.point for line in found.lines if (line.family, line.arm) in chosen] for found in (before, after)]
+    assert points[0] == points[1]
+    assert not confirming.plan(ledger)
+
+
+def test_without_losses_and_confirmation_the_order_of_the_draw_decides(toy):
+    ledger = ToyLedger()
+    finish(toy, ledger, all_alike)
+    without_losses(ledger)
+    for line in standings(toy, ledger).lines:
+        arm = next(arm for arm in toy.search.arms if arm.name == line.arm)
+        assert line.point == toy.search.points(line.family, arm)[0]
+
+
+def test_an_arm_that_was_to_be_confirmed_and_has_no_run_is_listed(toy):
+    ledger, confirming = ToyLedger(), SearchTrack(toy.search, confirm=True)
+    finish(confirming, ledger, run)
+    for key, row in list(ledger.kept.items()):
+        if row.roles[0][1:] == ("Adam", "F", "report") or row.roles[0][1::2] == ("SGDM", "report"):
+            del ledger.kept[key]
+    found = {(c.family, c.arm): (c.done, c.seeds) for c in standings(confirming, ledger).confirmed}
+    assert found == {("Adam", "base"): (3, 3), ("Adam", "F"): (0, 3), ("Adam", "root"): (3, 3)}  # of SGDM no arm was
+    assert "Adam F: 0 of 3 confirming runs" in plain_text(standings(confirming, ledger))
+
+
+def test_arms_that_differ_by_rounding_alone_are_ranked_by_their_losses(toy):
+    arms = {arm.name: arm for arm in toy.search.arms}
+    means = {"root": (98.8888888888889, 0.2), "noise": (98.88888888888887, 0.1), "base": (98.9, 0.3)}
+    states = [
+        ArmState("Adam", arms[name], [], valid=value, values=(value,), loss=loss)
+        for name, (value, loss) in means.items()
+    ]
+    assert [state.arm.name for state in toy.ranked(states)] == ["base", "noise", "root"]
+    lower = replace(toy.search, direction="min")
+    assert [state.arm.name for state in SearchTrack(lower).ranked(states)] == ["noise", "root", "base"]
 
 
 def test_a_diverged_run_counts_as_the_worst_and_is_counted(toy):

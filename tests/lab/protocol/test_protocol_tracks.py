@@ -10,6 +10,7 @@ import pytest
 from protocol_helpers import ALL_ARMS, ToyLedger, finish, noise, registration, result, score
 
 from critgrad.lab.ledger import Ledger, Planned
+from critgrad.lab.protocol.outcome import tables
 from critgrad.lab.protocol.registration import Race
 from critgrad.lab.protocol.spaces import Axis
 from critgrad.lab.protocol.tracks import Fair, fair, paper_best, paper_grid
@@ -181,6 +182,9 @@ def test_a_best_learning_rate_at_the_edge_widens_the_range_for_all_arms():
     assert tuning.selected["base"].point["lr"] > r.lr["SGD"].high
     lrs = {arm: [point["lr"] for point in points] for arm, points in tuning.points.items()}
     assert all(lrs[arm] == lrs["base"] for arm in FEW)
+    outcome = tables(ledger, r)
+    assert outcome.trials == {"SGD": counts["base"]} == {arm.family: arm.trials for arm in outcome.arms if arm.tuned}
+    assert outcome.widened == {"SGD": tuning.widened}
 
 
 def test_an_edge_that_no_widening_reaches_is_flagged():

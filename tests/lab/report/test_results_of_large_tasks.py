@@ -214,6 +214,16 @@ def test_analyses_have_tables_with_their_settings_and_seeds(analysed: Path) -> N
     assert lines_of(norms, "multiwoz-roberta")[0][2] == "1"
 
 
+def test_the_chosen_cell_is_bold_where_two_lines_were_run_too(tmp_path: Path) -> None:
+    path = tmp_path / "lines.db"
+    with Ledger.open(path, write=True, create=True) as book:
+        add(book, ANALYSES["sensitivity"].plan(book, "ptb-lstm@b420", Options(1, {"epochs": 4}, lines=True)))
+    text = section(render_results([path]), "## Sensitivity to topC and decay")
+    assert "have decay 0.9, topC 5 (bold)" in text
+    bold = [line for line in text.splitlines() if "**" in line]
+    assert [line.split("|")[1:3] for line in bold] == [[" 5 ", " 0.9 "]]
+
+
 def test_the_run_time_table_has_the_papers_eleven_rows_beside_ours(analysed: Path) -> None:
     times = section(render_results([analysed]), "## Run times")
     for task in RUN_TIMES:

@@ -80,6 +80,7 @@ def tables(ledger: Reader, registration: Registration) -> Outcome:
         missing=tuple(missing),
         targets=targets,
         widened={family: state.tuning.widened for family, state in states.items()},
+        trials={family: max(map(len, state.tuning.points.values())) for family, state in states.items()},
         pending=dict(Counter(role.purpose for planned in plan for role in planned.roles[:1])),
         data=tuple(sorted({(row.summary["data_state"], row.summary["data_sha256"]) for row in view.rows.values()})),
         runs=len(view.rows),
@@ -210,6 +211,7 @@ def _cost(state: FamilyState, arm: str, view: View, reported: Sequence[Row]) -> 
         median("step_ms_high"),
         epoch_seconds(timed),
         max(peaks) if peaks else None,
+        {row.trial.seed: seconds for row in timed if math.isfinite(seconds := epoch_seconds([row]))},
     )
 
 
@@ -265,6 +267,7 @@ def _primary_pairs(
 
 
 def _best_rival(registration: Registration, state: FamilyState, names: Sequence[str], view: View) -> str | None:
+    """The best of ``names`` on the tuning seeds; of equals the first: base, rival, tuned momentum, as announced."""
     there = [state.selected[name] for name in names if name in state.selected]
     if not there:
         return None

@@ -22,6 +22,7 @@ class Cost:
     step_ms_high: float
     epoch_seconds: float
     peak_bytes: int | None
+    by_seed: Mapping[int, float]  # an epoch's seconds in each of the runs: how sure the median of them is
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,8 @@ class Outcome:
     decompositions: tuple[Decomposition, ...]
     missing: tuple[Missing, ...]
     targets: Mapping[str, float | None]
-    widened: Mapping[str, tuple[str, ...]]
+    widened: Mapping[str, tuple[str, ...]]  # by family, the sides to which the learning rate's range grew
+    trials: Mapping[str, int]  # by family, the points of each tuned arm
     pending: Mapping[str, int]  # runs still wanted, by purpose
     data: tuple[tuple[str, str], ...]  # (state, sha256) of the data behind the rows
     runs: int

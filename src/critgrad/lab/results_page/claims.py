@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,9 +14,9 @@ from critgrad import theory
 
 from ..optimizers import FAMILIES
 from ..protocol import paper_values
-from ..protocol.records import ArmResult
+from ..protocol.records import ArmResult, Outcome
 from ..report.panels import PaperRun
-from ..statistics import Interval
+from ..statistics import Interval, paired_difference
 from ..tasks import task_of
 from . import rules
 from .findings import Findings
@@ -230,22 +230,42 @@ def _sooner(findings: Findings) -> tuple[str, Ruling]:
     return "; ".join(name for name in names if name), rules.sooner(fair, paper)
 
 
-def _selection_terms(findings: Findings) -> list[tuple[Interval, bool]]:
-    """The effect of selection by norm on ``_C``, and whether that pair beats its base."""
-    return [
-        (term.difference, part.total.low > 0)
-        for outcome in findings.claimable
-        for part in outcome.decompositions
-        if part.arm == "C"
-        for term in part.terms
-        if term.effect == "selection by norm"
-    ]
+class _Selection(NamedTuple):
+    """What selection by norm does for a pair of ``_C`` and its tuned base."""
+
+    task: str
+    gains: bool  # whether ``_C`` beats its base
+    effect: Interval | None  # ``_C`` minus its yoked twin; ``None`` where there is no such control
+
+
+def _selections(findings: Findings) -> list[_Selection]:
+    """Every pair of the fair experiments, with the control or without."""
+    out = []
+    for outcome in (*findings.claimable, *findings.followed):
+        for family in outcome.registration.families:
+            gain, effect = (_minus(outcome, family, "C", other) for other in ("base", "C-yoked"))
+            if gain is not None:
+                out.append(_Selection(outcome.task, gain.low > 0, effect))
+    return out
+
+
+def _minus(outcome: Outcome, family: str, minuend: str, subtrahend: str) -> Interval | None:
+    """One arm minus another, where both were run."""
+    one, other = outcome.arm(family, minuend), outcome.arm(family, subtrahend)
+    if one is None or other is None:
+        return None
+    return paired_difference(one.values, other.values, higher_is_better=outcome.registration.higher_is_better)
+
+
+def _with_twins(pairs: Sequence[_Selection]) -> str:
+    tasks = dict.fromkeys(pair.task for pair in pairs if pair.effect is not None)
+    return f"fair, with the yoked twin: {', '.join(tasks)}" if tasks else ""
 
 
 def _explained(findings: Findings) -> tuple[str, Ruling]:
-    terms = _selection_terms(findings)
-    ruling = rules.selection_explains([term for term, won in terms if won]) if terms else Ruling(NOT_TESTED, "")
-    return _fair_tasks(findings) if terms else "", ruling
+    pairs = _selections(findings)
+    ran = _with_twins(pairs)
+    return ran, rules.selection_explains([p.effect for p in pairs if p.gains]) if ran else Ruling(NOT_TESTED, "")
 
 
 # -- what the analyses say ---------------------------------------------------------------------------------------------
@@ -270,14 +290,14 @@ def _not_an_average(findings: Findings) -> tuple[str, Ruling]:
 def _rules_alike(findings: Findings) -> tuple[str, Ruling]:
     studies = findings.analysis("ablation")
     ruling = rules.variants_alike(studies, ("selection", "replacement"))
-    terms = [term for term, _ in _selection_terms(findings)]
+    pairs = _selections(findings)
+    terms = [pair.effect for pair in pairs if pair.effect is not None]
     if terms:
         apart = sum(term.excludes_zero for term in terms)
         lead = f"in the fair experiments _C minus its yoked twin (no selection by norm) leaves 0 outside in {apart} of "
-        lead += str(len(terms))
+        lead += f"{len(terms)} pairs ({len(pairs) - len(terms)} more have no such twin)"
         ruling = Ruling(ruling.verdict, "; ".join(part for part in (ruling.effect, lead) if part))
-    ran = "; ".join(part for part in (_ran("ablation", studies), _fair_tasks(findings) if terms else "") if part)
-    return ran, ruling
+    return "; ".join(part for part in (_ran("ablation", studies), _with_twins(pairs)) if part), ruling
 
 
 def _insensitive(axis: str, high: tuple[float, ...]) -> Callable[[Findings], tuple[str, Ruling]]:
@@ -366,7 +386,7 @@ CLAIMS = (
     Claim("14", "large stored gradients explain the gains", "fair", _explained),
     Claim("15", "decay 0 is a moving window", "", _window),
     Claim("C", "adding the memory (`_C`) beats the best equally tuned rival", "fair", _memory("C")),
-    Claim("F", "damping (`_F`) beats an equally tuned base", "fair", _memory("F")),
+    Claim("F", "damping (`_F`) beats the best equally tuned rival", "fair", _memory("F")),
     Claim(
         "R",
         "damping on the rival (`NAdam_F`, `Nesterov_F`), as a search chose it, beats the best equally tuned rival",

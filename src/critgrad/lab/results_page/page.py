@@ -244,7 +244,7 @@ def _arms(findings: Findings) -> str:
         plan = outcome.registration
         text += f"\n## {outcome.name}\n\n"
         text += f"{plan.metric}, {plan.epochs} epochs, batch {plan.batch_size}{behind(plan.settings)}; "
-        text += f"{plan.trials} points for each tuned arm, neighbouring learning rates at most "
+        text += f"{_points(outcome)}, neighbouring learning rates at most "
         text += (
             f"{short(plan.widest_step, 2)} times apart; {len(plan.report_seeds)} report seeds; {outcome.standing.text}."
         )
@@ -259,6 +259,19 @@ def _arms(findings: Findings) -> str:
         for reason, arms in reasons.items():
             text += f"\nMissing ({reason}): {', '.join(arms)}.\n"
     return text
+
+
+def _points(outcome: Outcome) -> str:
+    """How many points each tuned arm had: more in a family whose range was widened, as all of its arms get the new ones."""
+    alike: dict[tuple[int, str], list[str]] = {}
+    for family, trials in outcome.trials.items():
+        sides = ", ".join(outcome.widened[family])
+        alike.setdefault((trials, f" (widened: {sides})" if sides else ""), []).append(family)
+    if len(alike) == 1:
+        ((trials, note),) = alike
+        return f"{trials} points for each tuned arm{note}"
+    parts = [f"{trials} with {', '.join(families)}{note}" for (trials, note), families in alike.items()]
+    return f"points for each tuned arm: {' and '.join(parts)}"
 
 
 def _arm(outcome: Outcome, arm: ArmResult) -> list[str]:

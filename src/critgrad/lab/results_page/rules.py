@@ -237,10 +237,16 @@ def grows_linearly(studies: Sequence[Mapping[str, Any]], straight: float = 0.9, 
     return Ruling(HOLDS if linear == len(factors) else NOT_SEEN, effect)
 
 
-def selection_explains(won: Sequence[Interval]) -> Ruling:
-    """``won``: the effect of selecting by norm, for each pair in which ``_C`` beats its base. Holds: most are above 0."""
+def selection_explains(won: Sequence[Interval | None]) -> Ruling:
+    """``won``: the effect of selecting by norm, for each pair in which ``_C`` beats its base; ``None`` where the control (a
+    yoked twin, which does not select) was not run. Holds: most of the others are above 0.
+    """
     if not won:
         return Ruling(NOT_TESTED, "no pair in which _C beats its tuned base, so there is no gain to explain")
-    above = sum(row.low > 0 for row in won)
-    effect = f"pairs in which _C beats its tuned base: {len(won)}; of these selection by norm is above 0 in {above}"
-    return Ruling(HOLDS if 2 * above > len(won) else NOT_SEEN, effect)
+    known = [row for row in won if row is not None]
+    effect = f"pairs in which _C beats its tuned base: {len(won)}, of which {len(known)} with the yoked twin"
+    if not known:
+        return Ruling(NOT_TESTED, effect)
+    above = sum(row.low > 0 for row in known)
+    effect += f"; there selection by norm is above 0 in {above}"
+    return Ruling(HOLDS if 2 * above > len(known) else NOT_SEEN, effect)

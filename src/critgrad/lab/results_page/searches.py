@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
-from ..search import SearchTrack, Standings, find, searches, standings, tasks_of
+from ..search import Confirmed, SearchTrack, Standings, find, searches, standings, tasks_of
 from ..spec import content_hash
 from ..tasks import task_of
 from .findings import Findings
@@ -42,6 +43,25 @@ def withdrawn_searches(findings: Findings) -> list[str]:
     return out
 
 
+def _on_fresh_seeds(confirmed: Sequence[Confirmed], against: Sequence[str]) -> str:
+    """The arms that were run once more, and those that were to be; nothing where none was."""
+    if not confirmed:
+        return ""
+    held = [name for name in against if any(name in row.minus for row in confirmed)][:COLUMNS]
+    rows = [
+        [
+            row.family,
+            row.arm,
+            str(row.seeds) if row.done == row.seeds else f"{row.done} of {row.seeds}",
+            "-" if row.test is None else interval(row.test),
+            *[interval(row.minus[name], "+") if name in row.minus else "" for name in held],
+        ]
+        for row in confirmed
+    ]
+    head = ("family", "arm", "seeds", "test", *[f"minus {name}" for name in held])
+    return "\nOn fresh seeds, at the points that were chosen:\n\n" + table(head, rows, head[2:])
+
+
 def searches_section(findings: Findings) -> str:
     """A table for each task and family."""
     text = ""
@@ -72,22 +92,7 @@ def searches_section(findings: Findings) -> str:
             ]
             head = ("rank", "arm", "optimizer", "valid", "minus base", "minus rival", "best point", "what")
             text += f"\n{made.verdict(family)}.\n\n" + table(head, rows, head[:1] + head[3:6])
-        confirmed = [row for row in made.confirmed if row.test is not None]
-        if confirmed:
-            against = [name for name in search.against if any(name in row.minus for row in confirmed)][:COLUMNS]
-            rows = [
-                [
-                    row.family,
-                    row.arm,
-                    str(row.seeds),
-                    interval(row.test),
-                    *[interval(row.minus[name], "+") if name in row.minus else "" for name in against],
-                ]
-                for row in confirmed
-                if row.test is not None
-            ]
-            fresh = ("family", "arm", "seeds", "test", *[f"minus {name}" for name in against])
-            text += "\nOn fresh seeds, at the points that were chosen:\n\n" + table(fresh, rows, fresh[2:])
+        text += _on_fresh_seeds(made.confirmed, search.against)
     if not text:
         return ""
     title = (

@@ -41,22 +41,21 @@ def _sensitivity(findings: Findings) -> str:
     for study in findings.studies("sensitivity"):
         data = study.data
         decays = sorted({cell["decay"] for cell in data["cells"]})
-        cells = {(cell["topC"], cell["decay"]): cell for cell in data["cells"]}
         chosen = (data["chosen"]["topC"], data["chosen"]["decay"])
-        rows = []
-        for topC in sorted({cell["topC"] for cell in data["cells"]}):
-            line = [_outcome(cells[topC, decay]) if (topC, decay) in cells else "missing" for decay in decays]
-            rows.append([str(topC), *[f"**{c}**" if (topC, d) == chosen else c for c, d in zip(line, decays)]])
+        cells = {(cell["topC"], cell["decay"]): _outcome(cell) for cell in data["cells"]}
+        cells = {at: f"**{text}**" if at == chosen else text for at, text in cells.items()}
+        sizes = sorted({cell["topC"] for cell in data["cells"]})
         text += f"\n### {_title(study)}\n\n{data['optimizer']}, test {data['metric']}, "
         text += (
             f"{_seeds({cell['runs'] for cell in data['cells']})}; runs that vary nothing have {values(data['chosen'])}"
         )
         text += f"{' (bold)' if chosen in cells else ''}.\n\n"
-        if len(cells) > len(rows) * len(decays) / 2:
+        if len(cells) > len(sizes) * len(decays) / 2:
+            rows = [[str(topC), *[cells.get((topC, decay), "missing") for decay in decays]] for topC in sizes]
             text += table(("topC", *[f"decay {decay:g}" for decay in decays]), rows, [f"decay {d:g}" for d in decays])
             continue
         listed = sorted(cells.items(), key=lambda item: (item[0][0] != chosen[0], item[0]))  # one line, then the other
-        rows = [[str(topC), f"{decay:g}", _outcome(cell)] for (topC, decay), cell in listed]
+        rows = [[str(topC), f"{decay:g}", cell] for (topC, decay), cell in listed]
         text += table(("topC", "decay", f"test {data['metric']}"), rows, ("topC", "decay"))
     return f"\n## Sensitivity to topC and decay\n{text}" if text else ""
 

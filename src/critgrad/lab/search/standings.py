@@ -133,6 +133,7 @@ def _line(track: SearchTrack, state: ArmState, known: Mapping[str, ArmState], ra
 
 
 def _confirmed(track: SearchTrack, states: Sequence[ArmState], view: View) -> list[Confirmed]:
+    """The arms of a family that are to be confirmed, those without a run so far too; none before the first run."""
     search = track.search
     rows = {s.arm.name: [view.get(trial) for trial in track.confirm_trials(s)] for s in track.confirmed(states)}
     values = {
@@ -140,21 +141,20 @@ def _confirmed(track: SearchTrack, states: Sequence[ArmState], view: View) -> li
         for name, found in rows.items()
         if found and all(row is not None for row in found)
     }
+    done = {name: sum(row is not None for row in found) for name, found in rows.items()}
+    if not any(done.values()):
+        return []
     out = []
     for state in track.confirmed(states):
         name = state.arm.name
-        done = sum(row is not None for row in rows[name])
-        if not done:
-            continue
         minus = {
             other: paired_difference(values[name], values[other], higher_is_better=search.higher_is_better)
             for other in search.against
             if other != name and name in values and other in values
         }
         test = mean_interval(values[name]) if name in values else None
-        out.append(
-            Confirmed(state.family, name, search.is_variant(state.arm), done, len(search.confirm_seeds), test, minus)
-        )
+        is_variant, seeds = search.is_variant(state.arm), len(search.confirm_seeds)
+        out.append(Confirmed(state.family, name, is_variant, done[name], seeds, test, minus))
     return out
 
 

@@ -11,7 +11,8 @@ import numpy as np
 from ..ledger import Planned, Role
 from ..protocol.spaces import Point
 from ..protocol.tuning import tie_breaker
-from ..protocol.view import Reader, View, view_of
+from ..protocol.view import Reader, Row, View, view_of
+from ..results import loss_is_known
 from ..spec import Trial
 from ..statistics import choose
 from .file import Arm, Search
@@ -101,10 +102,15 @@ class SearchTrack:
         return [state for state in states if state.arm.name in self.search.against or state in best]
 
     def ranked(self, states: Sequence[ArmState]) -> list[ArmState]:
-        """The arms that have their choice, best first; of equals that of the lower loss."""
-        sign = -1.0 if self.search.higher_is_better else 1.0
-        done = [state for state in states if state.valid is not None]
-        return sorted(done, key=lambda state: (sign * float(state.valid or 0.0), float(state.loss or 0.0)))
+        """The arms that have their choice, best first; of equals (to the digits of ``choose``) that of the lower loss."""
+        left = {state.arm.name: state for state in states if state.valid is not None}
+        out = []
+        while left:
+            values = {name: state.values for name, state in left.items()}
+            losses = {name: [float(state.loss or 0.0)] for name, state in left.items()}
+            best = choose(values, higher_is_better=self.search.higher_is_better, tie_break=losses)
+            out.append(left.pop(best.key))
+        return out
 
     def confirm_trials(self, state: ArmState) -> list[Trial]:
         """An arm's runs at its chosen point, one for each confirming seed."""
@@ -133,9 +139,28 @@ def _state(search: Search, family: str, arm: Arm, view: View) -> ArmState:
     if state.pending:
         return state
     values = {i: view.values(view.of(trials[i]), "valid") for i in alive}
-    best = choose(values, higher_is_better=higher)
-    losses = {i: [tie_breaker(row) for row in view.of(trials[i])] for i in best.tied}
-    best = choose(values, higher_is_better=higher, tie_break=losses) if len(losses) > 1 else best
+    tied = {i: view.of(trials[i]) for i in choose(values, higher_is_better=higher).tied}
+    tied = _as_it_was_confirmed(search, state, tied, view)
+    losses = {i: [tie_breaker(row) for row in rows] for i, rows in tied.items()}
+    best = choose({i: values[i] for i in tied}, higher_is_better=higher, tie_break=losses)
     state.chosen, state.valid, state.values = best.key, best.mean, tuple(values[best.key])
     state.loss = float(np.mean(losses[best.key]))
     return state
+
+
+def _as_it_was_confirmed(
+    search: Search, state: ArmState, tied: dict[int, list[Row]], view: View
+) -> dict[int, list[Row]]:
+    """Of tied points, each with its runs, those that are still in question: all of them, where all losses are known.
+
+    Screens that an earlier version published without curves lost the losses after these had decided: there the point that
+    was run on the confirming seeds is the one that they had chosen.
+    """
+    if len(tied) == 1 or all(loss_is_known(row.summary, row.curves) for rows in tied.values() for row in rows):
+        return tied
+
+    def is_confirmed(point: Point) -> bool:
+        trials = (search.trial(state.family, state.arm, point, seed) for seed in search.confirm_seeds)
+        return any(view.get(trial) is not None for trial in trials)
+
+    return {i: rows for i, rows in tied.items() if is_confirmed(state.points[i])} or tied
