@@ -165,7 +165,9 @@ class FusedMemory:
         ours = [part.tensors.get(key) for key in (SLOTS, SUM, SCALE)]
         counters = [state[key] for key, _ in self.family.counters]
         counters += [None] * (COUNTERS - len(counters))
-        return [local(part.param), *(None if t is None else local(t) for t in ours), *buffers, *counters]
+        # The parameter itself where it is plain: an alias would not show that its storage has been replaced.
+        param = local(part.param.detach()) if part.sharded else part.param
+        return [param, *(None if t is None else local(t) for t in ours), *buffers, *counters]
 
     def _chunks(self, numbers: list[int], size: int) -> tuple[Tensor, Tensor]:
         tensor, start = [], []
