@@ -179,6 +179,12 @@ def test_the_table_reads_well_in_a_narrow_terminal_too(monkeypatch, capsys, widt
     assert "\n  1 diverged" in text
 
 
+def test_a_very_narrow_terminal_folds_and_cuts_nothing(monkeypatch, capsys):
+    monkeypatch.setattr(console, "_width", 60)
+    tables.print_compare(lines(small(), ("SGD",), 6, made_up(small(), 6, VALUES)), "accuracy")
+    assert "…" not in capsys.readouterr().out
+
+
 # -- real runs ---------------------------------------------------------------------------------------------------------
 
 

@@ -228,7 +228,7 @@ def _analyze(args: argparse.Namespace) -> int:
         )
     print("Nothing was left to run." if found.outcome is None else found.outcome.text)
     if found.missing:
-        print(f"{found.missing} runs are missing or have failed; --retry runs failed ones once more")
+        print(found.lacking)
     return 1 if found.missing else 0
 
 

@@ -93,6 +93,7 @@ def make_track(
                 "Invalid --set with --track fair: the registration file holds the settings; change it there"
             )
         made = fair(registration or task, trials=trials, engine=engine)
+        _check_bank(made.task, made.registration.engine)
         if seeds is not None:
             made = fair(made.registration, seeds=_fresh(made.registration, seeds))
         return made
@@ -100,6 +101,7 @@ def make_track(
     if seeds is not None:
         chosen["seeds"] = tuple(range(seeds))
     if engine is not None:
+        _check_bank(task, engine)
         chosen["engine"] = engine
     if track == "paper-best":
         if trials is not None:
@@ -108,6 +110,12 @@ def make_track(
     if track == "paper-grid":
         return paper_grid(task, **chosen, trials=trials)
     raise ValueError(f"Invalid track: {track!r}, expected one of {', '.join(TRACKS)}")
+
+
+def _check_bank(task: str, engine: str) -> None:
+    """An error before anything runs, where each run would fail with it."""
+    if engine == "bank" and not task_of(task).bankable:
+        raise ValueError(f"Invalid task for a bank: {task}, it cannot be run there; use --engine single")
 
 
 def _fresh(registration: Registration, seeds: int) -> tuple[int, ...]:
@@ -232,7 +240,16 @@ class Analysed:
 
     data: dict[str, Any]
     missing: int = 0
+    failed: int = 0  # of the missing ones, now or before
     outcome: Outcome | None = None  # of the runs that were made now
+
+    @property
+    def lacking(self) -> str:
+        """What is missing, and what to do about it; empty when nothing is."""
+        waiting = self.missing - self.failed
+        parts = [f"{waiting} runs are still to be made: the same command goes on with them"] if waiting else []
+        parts += [f"{self.failed} runs have failed: --retry runs them once more"] if self.failed else []
+        return "; ".join(parts)
 
 
 def analyze(
@@ -258,6 +275,7 @@ def analyze(
         book.put_analysis(name, where, "", data, {}, [])
         return Analysed(data)
     keys = {item.trial.key for item in analysis.trials(where, options)}
+    _check_bank(where, options.engine)
     planned = analysis.plan(book, where, options)
     outcome = None
     if planned:
@@ -266,7 +284,8 @@ def analyze(
         outcome = run_jobs(planned, book, on_event=on_event, workers=workers, eager=analysis.timed, **jobs)
     # Runs of other settings may stand beside these: they belong to other figures.
     rows = [row for row in analysis.rows(book, where) if row.key in keys]
-    return Analysed(analysis.collect(where, rows) if rows else {}, len(keys) - len(rows), outcome)
+    data = analysis.collect(where, rows) if rows else {}
+    return Analysed(data, len(keys) - len(rows), len(book.failed(keys)), outcome)
 
 
 def dataset_of(name: str) -> str:

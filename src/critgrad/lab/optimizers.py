@@ -110,8 +110,8 @@ def build(
     recipe = recipe_of(trial.optimizer)
     if recipe.role == "X":
         raise ValueError(
-            f"Invalid optimizer for the single engine: {recipe.name} is a variant that is being tried; use --engine bank "
-            "(critgrad search does)"
+            f"Invalid optimizer for the single engine: {recipe.name} is a variant that is being tried; use critgrad search, "
+            "which runs it in the bank engine"
         )
     return settled(recipe, trial.hyper, params, weight_decay, policy)
 

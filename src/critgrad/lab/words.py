@@ -72,3 +72,24 @@ def decimals(half: float) -> int:
     (3, 1, 0)
     """
     return max(0, 1 - math.floor(math.log10(half))) if 0 < half < math.inf else 3
+
+
+_NOISE, _LEAST = 1e-9, 1e-12  # of the mean's size, and in itself: below, a width is what rounding left of 0
+
+
+def without_noise(half: float, mean: float) -> float:
+    """A half width; 0 where equal values differ by rounding alone.
+
+    >>> without_noise(9e-14, 0.3333333333333361), without_noise(0.04, 98.0), without_noise(9e-15, 3e-15)
+    (0.0, 0.04, 0.0)
+    """
+    return 0.0 if half <= max(_LEAST, _NOISE * abs(mean)) else half
+
+
+def places_without_width(mean: float) -> int:
+    """Places behind the point of a mean whose interval has no width: two, or as many as show two of its digits.
+
+    >>> places_without_width(98.3), places_without_width(0.0), places_without_width(0.0123)
+    (2, 2, 3)
+    """
+    return max(2, decimals(abs(mean))) if abs(mean) > _LEAST else 2

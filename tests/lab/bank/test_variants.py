@@ -225,9 +225,9 @@ def test_the_most_redundant_entries_are_those_that_are_there_twice():
 
 @pytest.mark.parametrize("name", [name for name, recipe in RESEARCH.items() if recipe.role == "X"])
 def test_the_single_engine_refuses_variants_with_a_cure(name):
-    with pytest.raises(ValueError, match=f"{name} is a variant that is being tried; use --engine bank"):
+    with pytest.raises(ValueError, match=f"{name} is a variant that is being tried; use critgrad search"):
         single.train(trial(name, lr=0.1).replace(engine="single"))
-    with pytest.raises(ValueError, match="--engine bank"):
+    with pytest.raises(ValueError, match="critgrad search"):
         build(trial(name, lr=0.1), [torch.nn.Parameter(torch.zeros(1))])
     assert name not in OPTIMIZERS
 

@@ -73,6 +73,8 @@ def test_sweep_analyze_merge_prepare(cli, run, monkeypatch):
         ("sweep digits-mlp --shard 2", "Invalid shard: '2'"),
         ("sweep digits-mlp --families Adan", "Invalid family: 'Adan'"),
         ("sweep digits-mlp --track paper-grid --trials 0", "Invalid trials: 0"),
+        ("sweep cifar100-convnet --engine bank", "Invalid task for a bank: cifar100-convnet"),
+        ("analyze staleness cifar100-convnet --engine bank", "Invalid task for a bank: cifar100-convnet"),
         ("analyze age digits-mlp", "Invalid analysis: 'age'"),
         ("merge all.db none.db", "There is no ledger at none.db"),
         ("prepare nope", "Invalid name: 'nope'"),

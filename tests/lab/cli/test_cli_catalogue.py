@@ -39,6 +39,13 @@ def test_long_tells_every_setting_and_every_difference(cli):
     assert "Metric(" not in text
 
 
+def test_long_tells_of_a_variant_what_it_changes(cli):
+    text = " ".join(cli("tasks", "--long").split())
+    assert "@longtail: imbalance=50.0; @continual: phases=5" in text
+    assert "<class" not in text
+    assert "{" not in text
+
+
 def test_optimizers_lists_the_registry_policies_and_aggregations(cli):
     text = cli("optimizers")
     for recipe in OPTIMIZERS.values():
@@ -55,6 +62,16 @@ def test_data_list_names_state_and_licence(cli):
         assert record.licence in line
 
 
+def test_data_list_tells_what_is_here(cli, monkeypatch):
+    def here():
+        return {line.split()[0]: line.split()[1] for line in cli("data", "list").splitlines() if line.split()}
+
+    assert here()["digits"] == here()["noise"] == "yes"
+    assert here()["mnist"] == "no"
+    monkeypatch.delenv("CRITGRAD_OFFLINE")
+    assert here()["mnist"] == "download"
+
+
 def test_data_check_has_one_line_for_each(cli, narrow):
     lines = cli("data", "check").splitlines()
     for name in DATASETS:
@@ -64,7 +81,7 @@ def test_data_check_has_one_line_for_each(cli, narrow):
 
 
 def test_data_check_of_one_says_where_to_put_it(cli):
-    text = cli("data", "check", "mnist-mlp")
+    text = cli("data", "check", "mnist-mlp", code=1)
     assert "missing mnist/train-images-idx3-ubyte.gz" in text
     assert str(cli.folder / "data" / "mnist") in text
 

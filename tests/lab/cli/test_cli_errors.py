@@ -27,6 +27,10 @@ from critgrad.lab.cli.console import friendly
         ("sweep digits-mlp --families SGD,Adan", "Invalid family: 'Adan', expected some of SGD, SGDM, RMSprop, Adam"),
         ("sweep digits-mlp --set epochs=3", "Invalid --set with --track fair"),
         ("sweep digits-mlp --engine tank", "Invalid engine: 'tank'"),
+        ("sweep cifar100-convnet --engine bank", "Invalid task for a bank: cifar100-convnet"),
+        ("sweep cifar100-convnet --track paper-grid --engine bank", "use --engine single"),
+        ("analyze staleness cifar100-convnet --engine bank", "Invalid task for a bank: cifar100-convnet"),
+        ("ablate cifar100-convnet --engine bank", "Invalid task for a bank: cifar100-convnet"),
         ("sweep digits-mlp --track paper-grid --executor cloud", "Invalid executor: 'cloud', expected one of local"),
         ("sweep digits-mlp --track paper-grid --write-defaults", "Invalid --write-defaults"),
         ("sweep multiwoz-roberta", "No registration for 'multiwoz-roberta'"),
@@ -57,6 +61,12 @@ def test_what_a_user_can_put_right_is_one_line(cli, words, said):
 def test_an_error_leaves_no_run_behind(cli):
     cli.error("train", "--opt", "zap=1")
     assert cli.rows(status=None) == []
+
+
+@pytest.mark.parametrize("words", ["status", "train digits-mlp@tiny"])
+def test_a_folder_instead_of_a_ledger_is_called_one(cli, words):
+    (cli.folder / "runs").mkdir()
+    assert "Ledger runs is a folder: give the file" in cli.error(*words.split(), "--ledger", "runs")
 
 
 def test_not_a_ledger_is_one_line(cli):

@@ -67,5 +67,5 @@ def test_wrong_words_are_told_in_a_line(cli):
     )
 
 
-def test_training_a_variant_alone_points_to_the_bank(cli):
-    assert "use --engine bank" in cli("train", "digits-mlp@tiny", "-o", "Adam_X", "--lr", 0.01, code=1)
+def test_training_a_variant_alone_points_to_the_search(cli):
+    assert "use critgrad search" in cli("train", "digits-mlp@tiny", "-o", "Adam_X", "--lr", 0.01, code=1)

@@ -79,10 +79,23 @@ def test_decompose_reads_a_finished_sweep(cli, monkeypatch):
     assert "No decomposition of 'mnist-mlp'" in cli.error("analyze", "decompose", "mnist-mlp")
 
 
-def test_a_failed_run_is_missing_and_told(cli):
-    words = ("analyze", "damping", "ptb-lstm@tiny", "-o", "SGD_F", *INLINE, "--engine", "bank")
-    assert "1 runs are missing or have failed" in cli(*words, code=1)
-    assert "1 runs are missing or have failed" in cli(*words, code=1)
+def test_a_failed_run_is_missing_and_told(cli, monkeypatch):
+    def fails(*_, **__):
+        raise RuntimeError("no luck")
+
+    words = ("analyze", "damping", "digits-mlp@tiny", "-o", "SGD_F", "--set", "epochs=1", *INLINE)
+    with monkeypatch.context() as patch:
+        patch.setattr("critgrad.lab.train.train", fails)
+        assert "1 runs have failed: --retry runs them once more" in cli(*words, code=1)
+    assert "1 runs have failed: --retry runs them once more" in cli(*words, code=1)
+    assert "have failed" not in cli(*words, "--retry")
+
+
+def test_a_stopped_analysis_speaks_of_no_failure_where_there_is_none(cli):
+    words = ("analyze", "damping", "digits-mlp@tiny", "-o", "SGD_F", *INLINE, "--seconds", 0)
+    text = cli(*words, code=1)
+    assert "1 runs are still to be made: the same command goes on with them" in text
+    assert "retry" not in text
 
 
 def test_report_writes_a_page_and_figures(cli):

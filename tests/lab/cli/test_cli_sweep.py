@@ -12,7 +12,8 @@ from critgrad.lab.ledger import Ledger
 from critgrad.lab.protocol import derived
 from critgrad.lab.protocol import tables as tables_of
 from critgrad.lab.protocol.registration import Timing
-from critgrad.lab.statistics import Pair, judge
+from critgrad.lab.report import table as report_table
+from critgrad.lab.statistics import Interval, Pair, judge
 
 INLINE = ("--executor", "inline")
 
@@ -32,7 +33,12 @@ def test_paper_grid_keeps_the_first_settings_of_each(cli):
     text = cli("sweep", "digits-mlp@tiny", *words, *INLINE)
     assert "about 8 runs in all" in text
     assert "8 done now" in text
-    assert "9 settings of each _C optimizer for 1 of its base" in text
+    assert "the paper's grid: the first 1 settings of each optimizer, or all where it has fewer" in text
+
+
+def test_the_whole_grid_says_how_uneven_it_is():
+    label = commands.make_track("digits-mlp@tiny", "paper-grid").label
+    assert "9 settings of each _C optimizer for 1 of its base" in label
 
 
 @pytest.fixture
@@ -95,16 +101,29 @@ def test_a_bank_sweep_has_rows_of_the_bank(cli):
     assert all("step_ms" not in row.summary for row in cli.rows())
 
 
-def test_what_cannot_be_banked_fails_and_is_told_and_can_be_tried_again(cli):
-    words = ("sweep", "ptb-lstm@tiny", "--track", "paper-best", "--seeds", 1, "--families", "SGD", "--engine", "bank")
+def test_what_fails_is_told_and_can_be_tried_again(cli, monkeypatch):
+    def fails(*_, **__):
+        raise RuntimeError("no luck")
+
+    monkeypatch.setattr("critgrad.lab.train.train", fails)
+    words = ("sweep", "ptb-lstm@tiny", "--track", "paper-best", "--seeds", 1, "--families", "SGD")
     text = cli(*words, *INLINE, code=1)
     assert "failed: ptb-lstm@tiny SGD seed 0" in text
-    assert "use --engine single" in text
+    assert "no luck" in text
     assert "0 done now, 0 done before, 2 failed, 0 to do" in text
     again = cli(*words, *INLINE, code=1)
     assert "failed: ptb-lstm@tiny" not in again
     assert "2 runs have failed" in again
     assert "failed: ptb-lstm@tiny" in cli(*words, *INLINE, "--retry", code=1)
+
+
+def test_a_finished_family_does_not_read_as_unfinished(cli, monkeypatch):
+    plan = small_registration(families=("SGD", "Adam"), arms=("base",), primary=())
+    monkeypatch.setattr("critgrad.lab.protocol.tracks.find", lambda task: plan)
+    text = cli("sweep", "digits-mlp@tiny", *INLINE, "--families", "SGD")
+    assert "0 to do" in text
+    assert "not finished: 2 runs to go (all families)" in text
+    assert "not finished" not in cli("sweep", "digits-mlp@tiny", *INLINE)
 
 
 def test_a_time_limit_starts_no_new_round(cli, small, monkeypatch):
@@ -171,6 +190,18 @@ def test_defaults_are_written_from_a_finished_sweep_alone(cli, small, monkeypatc
     text = cli("sweep", "digits-mlp@tiny", *INLINE, "--write-defaults")
     assert "defaults: " in text
     assert (cli.folder / "defaults" / "digits-mlp@tiny.json").exists()
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-13])
+def test_an_interval_without_a_width_keeps_two_places_here_and_in_the_report(noise):
+    found = Interval(98.3333, 98.3333 - noise, 98.3333 + noise, 3)
+    assert tables.interval_text(found) == report_table.interval_text(found) == "98.33 ± 0.00"
+
+
+def test_half_ages_are_not_rounded(capsys):
+    ages = {"topC": 5, "decay": 0.7, "mean": 6.04, "max": 20}
+    tables.print_analysis("staleness", {"cells": [{**ages, "median": 5.5}, {**ages, "median": 6.0}]})
+    assert [line.split()[3] for line in capsys.readouterr().out.splitlines()[1:]] == ["5.5", "6"]
 
 
 def primaries(memory, families, seeds):

@@ -134,6 +134,24 @@ def test_inspect_without_a_terminal_tells_the_memory_once_an_epoch(cli):
         assert word in told[-1]
 
 
+def test_inspect_without_a_terminal_tells_of_the_last_step_of_each_epoch(cli, monkeypatch):
+    """However short the epochs: the first look, at an empty memory, says 0 % of everything."""
+    before_steps = []
+    look = live.Inspector._look_ahead
+
+    def noted(inspector, optimizer):
+        inspector.ahead = []
+        look(inspector, optimizer)
+        before_steps.extend(memory.steps for memory in inspector.ahead)
+
+    monkeypatch.setattr(live.Inspector, "_look_ahead", noted)
+    text = cli(*TINY, "-o", "SGD_F", "--topC", "4", "--set", "batch_size=32", "--inspect")
+    assert before_steps == [9, 19]
+    told = [line for line in text.splitlines() if line.startswith("  4/4 slots")]
+    assert len(told) == 2
+    assert not any("in the span 0%" in line for line in told)
+
+
 def test_inspect_of_a_base_has_no_memory_to_tell(cli):
     assert "slots" not in cli(*TINY, "-o", "SGD", "--inspect")
 

@@ -232,7 +232,9 @@ def test_a_load_is_kept_for_the_process(toy: Toy) -> None:
     assert data.load("toy") is data.load("toy")
 
 
-@pytest.mark.parametrize("name", ["mnits", "ptb@small", "ptb@", "noise@2", "noise@x", "noise@nan", "noise@"])
+@pytest.mark.parametrize(
+    "name", ["mnits", "ptb@small", "ptb@", "noise@2", "noise@x", "noise@nan", "noise@", "noise@0.3@", "noise@0.3@small"]
+)
 def test_an_unknown_name_is_an_error_that_says_what_there_is(name: str) -> None:
     with pytest.raises(ValueError, match="expected"):
         data.load(name)

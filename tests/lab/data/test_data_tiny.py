@@ -104,6 +104,15 @@ def test_noise_levels_are_names(name: str, flip: float) -> None:
     np.testing.assert_array_equal(loaded.arrays["test_x"], loaded.arrays["valid_x"])
 
 
+@pytest.mark.parametrize("name, flip", [("noise@tiny", 0.0), ("noise@0@tiny", 0.0), ("noise@0.3@tiny", 0.3)])
+def test_the_tiny_twin_has_the_noise_levels_too(name: str, flip: float) -> None:
+    loaded = data.load(name)
+    assert loaded.info["flip_y"] == flip
+    assert loaded.name == ("noise@tiny" if flip == 0 else name)
+    assert loaded.arrays["train_x"].shape == (160, 10)
+    assert loaded.state == "synthetic"
+
+
 @pytest.mark.parametrize("flip", [0.0, 0.3, 1.0])
 def test_noise_redraws_that_share_of_the_labels_and_leaves_the_points_alone(flip: float) -> None:
     # The levels differ in the order of rows and columns too, as scikit-learn's do: a row is known by its values.

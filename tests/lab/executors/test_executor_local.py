@@ -102,3 +102,16 @@ def test_an_unknown_executor_or_option_is_named() -> None:
         open_executor("slurm", options={"time": "soon"})
     with pytest.raises(ValueError, match="workers: 0"):
         open_executor("local", workers=0)
+
+
+def test_the_first_worker_too_is_deaf_to_the_terminal_from_its_start() -> None:
+    """In a process that has spawned nothing before: the first spawn also starts multiprocessing's tracker."""
+    script = (
+        "import signal\n"
+        "from critgrad.lab.executors.local import LocalPool\n"
+        "with LocalPool(1) as pool:\n"
+        "    mask = pool.submit(signal.pthread_sigmask, signal.SIG_BLOCK, []).result(60)\n"
+        "print(signal.SIGINT in mask)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "True\n", done.stderr

@@ -62,6 +62,8 @@ def test_the_noise_level_chooses_the_data():
     assert task_of("noise-logreg", {"flip_y": 0.3}).dataset == "noise@0.3"
     assert task_of("noise-logreg", {"flip_y": 1}).dataset == "noise@1"
     assert problem_of("noise-logreg", {"flip_y": 0.3}).data.info["flip_y"] == 0.3
+    assert task_of("noise-logreg@tiny").dataset == "noise@tiny"
+    assert problem_of("noise-logreg@tiny", {"flip_y": 0.3}).data.info["flip_y"] == 0.3
     with pytest.raises(ValueError, match=r"flip_y: 1\.5"):
         task_of("noise-logreg", {"flip_y": 1.5})
 

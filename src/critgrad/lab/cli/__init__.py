@@ -13,7 +13,7 @@ def main() -> None:
     except ImportError as error:
         sys.exit(
             f"critgrad's commands need the package {error.name}: pip install 'critgrad[lab]'\n"
-            "On a machine without it: python -m critgrad.lab --help (train, sweep, analyze, merge, prepare)."
+            "On a machine without it: python -m critgrad.lab --help (train, sweep, search, analyze, merge, prepare)."
         )
     from .app import app
 

@@ -42,7 +42,7 @@ def tasks(
 
 def _print_long(task: Task) -> None:
     clip = "none" if task.clip is None else f"{task.clip:g}"
-    variants = "; ".join(f"@{name}: {_pairs(values)}" for name, values in task.variants.items())
+    variants = "; ".join(f"@{name}: {_pairs(_changes(task, values))}" for name, values in task.variants.items())
     lines = [
         f"data {task.dataset}; metric {task.metric.name}; batch {task.batch_size}; epochs {task.epochs}; "
         f"clip {clip}; weight decay {task.weight_decay:g}; engines single{' and bank' if task.bankable else ''}",
@@ -55,6 +55,14 @@ def _print_long(task: Task) -> None:
     for line in lines:
         console.print(Padding(Text(line), (0, 0, 0, 4)))
     console.print()
+
+
+def _changes(task: Task, variant: Mapping[str, Any]) -> dict[str, Any]:
+    """What a variant sets otherwise. How its class of problem works is what ``differs`` tells."""
+    plain = {name: value for name, value in variant.items() if name not in ("problem", "options")}
+    options = variant.get("options", {})
+    own = {name: value for name, value in options.items() if name not in task.options or task.options[name] != value}
+    return {**plain, **own}
 
 
 def _pairs(values: Mapping[str, Any]) -> str:
@@ -79,19 +87,24 @@ def optimizers() -> None:
 
 
 def data_list() -> None:
-    """List the data sets, their state and licence."""
-    from ..data import DATASETS
+    """List the data sets: whether they are here, their state and licence."""
+    from ..data import DATASETS, presence
 
-    made = table(None, "data set", "state", "what it is", "licence")
+    made = table(None, "data set", "here", "state", "what it is", "licence")
     for record in DATASETS.values():
-        made.add_row(record.name, record.state, record.summary, record.licence)
+        made.add_row(record.name, presence(record.name), record.state, record.summary, record.licence)
     console.print(made)
+    console.print(
+        "\nhere: download means at first use, or by critgrad data fetch NAME; critgrad data check NAME tells where to put "
+        "what is not here.",
+        highlight=False,
+    )
 
 
 def data_check(
     name: str | None = typer.Argument(None, help="A data set or a task; all of them by default."),
 ) -> None:
-    """Look for every file, and compare its sha256."""
+    """Look for every file, and compare its sha256; fails where one is corrupt, or missing of the NAME asked for."""
     from ..commands import dataset_of
     from ..data import DATASETS, check
 
@@ -112,7 +125,9 @@ def data_check(
             made.add_row(dataset, *_checked(files))
         console.print(made)
         console.print("\ncritgrad data check NAME tells what is missing and where to put it.", highlight=False)
-    if any(file.status == "corrupt" for file in found):
+    # Few have all the data there is: what is missing counts where it was asked for.
+    bad = ("corrupt",) if name is None else ("corrupt", "missing")
+    if any(file.status in bad for file in found):
         raise typer.Exit(1)
 
 

@@ -50,10 +50,16 @@ def header(report: MemoryReport, ahead: MemoryReport | None = None) -> str:
 
 
 class Inspector:
-    """Shows the memory a few times a second; without a terminal, one line per epoch."""
+    """Shows the memory a few times a second; without a terminal, one line per epoch, of its last step.
 
-    def __init__(self, console: Console) -> None:
+    ``epoch_steps``: how many an epoch has, so that the last can be looked at and the others be left alone: a look takes
+    time, and steps are timed. ``None`` looks at every one.
+    """
+
+    def __init__(self, console: Console, epoch_steps: int | None = None) -> None:
         self.console = console
+        self.epoch_steps = epoch_steps
+        self.steps = 0  # of this epoch
         self.live = Live(console=console, refresh_per_second=8) if console.is_terminal else None
         self.shown = self.looked = float("-inf")
         self.ahead: list[MemoryReport] = []
@@ -75,6 +81,7 @@ class Inspector:
 
     def on_step(self, optimizer: torch.optim.Optimizer) -> None:
         """After a step, with its gradient still in place."""
+        self.steps += 1
         if self.hook is None and isinstance(optimizer, Critical):
             self.hook = optimizer.register_step_pre_hook(lambda *_: self._look_ahead(optimizer))
         if self.live is not None and time.monotonic() - self.shown >= REFRESH_SECONDS:
@@ -82,12 +89,18 @@ class Inspector:
 
     def _look_ahead(self, optimizer: Critical) -> None:
         """How the coming step's gradient lies to the memory: afterwards the question is moot."""
-        if time.monotonic() - self.looked >= REFRESH_SECONDS:
+        if self._is_worth_a_look():
             self.looked = time.monotonic()
             self.ahead = critgrad.inspect(optimizer).memories
 
+    def _is_worth_a_look(self) -> bool:
+        if self.epoch_steps is None or self.steps + 1 == self.epoch_steps:
+            return True
+        return self.live is not None and time.monotonic() - self.looked >= REFRESH_SECONDS
+
     def on_epoch(self, progress: Progress) -> None:
         """After an epoch's evaluation."""
+        self.steps = 0
         self.line = Text(epoch_line(progress))
         if self.live is not None:
             self._show(progress.optimizer)
@@ -95,6 +108,7 @@ class Inspector:
         self.console.print(self.line, highlight=False)
         for report, ahead in self._memories(progress.optimizer):
             self.console.print(Text(f"  {header(report, ahead)}, ages {report.ages}"), soft_wrap=True)
+        self.ahead = []  # a replayed CUDA graph calls no hook: rather nothing than what was true an epoch ago
 
     def _memories(self, optimizer: torch.optim.Optimizer) -> list[tuple[MemoryReport, MemoryReport | None]]:
         if not isinstance(optimizer, Critical):

@@ -45,7 +45,7 @@ def train(
     """Train once; checkpointed each epoch, resumable, written to the ledger."""
     from ..commands import checkpoint_folder, one_trial, train_once
     from ..ledger import Ledger
-    from ..train import deterministic_algorithms
+    from ..train import deterministic_algorithms, problem_for
 
     given = {"lr": lr, "topC": topC, "decay": decay, "aggr": aggr, "rho": rho, "policy": policy}
     hyper = {**{name: value for name, value in given.items() if value is not None}, **pairs(opt, "--opt")}
@@ -65,7 +65,7 @@ def train(
         elif file.exists() and not resume:
             say("It starts anew; --resume would go on from the checkpoint of the run that was stopped.")
         try:
-            with _observer(inspect) as observer:
+            with _observer(problem_for(trial, where).steps if inspect else None) as observer:
                 result = train_once(
                     trial,
                     book,
@@ -82,11 +82,12 @@ def train(
     _print_result(trial, result.summary)
 
 
-def _observer(inspect: bool) -> Any:
+def _observer(inspected_steps: int | None) -> Any:
+    """The memory's display, of an epoch with so many steps; ``None``: plain lines."""
     from .live import Inspector
     from .progress import EpochLines
 
-    return Inspector(console) if inspect else EpochLines(console)
+    return EpochLines(console) if inspected_steps is None else Inspector(console, inspected_steps)
 
 
 def _print_result(trial: Any, summary: dict[str, Any]) -> None:

@@ -88,7 +88,7 @@ def _analyze(name: str, task: str | None, options: Options, device: str, ledger:
     if found.data:
         print_analysis(name, found.data)
     if found.missing:
-        say(f"{found.missing} runs are missing or have failed: --retry runs failed ones once more")
+        say(found.lacking)
         raise typer.Exit(130 if found.outcome is not None and found.outcome.interrupted else 1)
 
 

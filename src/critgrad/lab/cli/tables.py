@@ -12,7 +12,7 @@ from ..protocol.paper_values import RUN_TIME_TOPC
 from ..protocol.records import Decomposition, Outcome
 from ..protocol.tracks import Found
 from ..statistics import Comparison, Interval, unreachable
-from ..words import decimals, listed
+from ..words import decimals, listed, places_without_width, without_noise
 from .console import console, say, show, table
 
 COLOURS = {"win": "green", "loss": "red", "tie": ""}
@@ -23,9 +23,12 @@ def interval_text(found: Interval, sign: str = "", digits: int = 2) -> str:
 
     >>> interval_text(Interval(0.61930, 0.61926, 0.61934, 20))
     '0.619300 ± 0.000040'
+    >>> interval_text(Interval(0.333333333333336, 0.33333333333324, 0.33333333333342, 3), "+")
+    '+0.33 ± 0.00'
     """
-    half = found.half_width
-    digits = max(digits, decimals(half)) if 0 < half < float("inf") else digits
+    half = without_noise(found.half_width, found.mean)
+    if half < float("inf"):
+        digits = max(digits, decimals(half) if half else places_without_width(found.mean))
     width = f"{half:.{digits}f}" if half < float("inf") else "-"
     return f"{found.mean:{sign}.{digits}f} ± {width}"
 
@@ -54,7 +57,9 @@ def print_compare(lines: Sequence[Line], metric: str) -> None:
     made = table(None)
     for head, side in heads.items():
         if head not in dropped:
-            made.add_column(head, justify="right" if side == "right" else "left", no_wrap=head == "optimizer")
+            made.add_column(
+                head, justify="right" if side == "right" else "left", no_wrap=head == "optimizer", overflow="fold"
+            )
     for line in lines:
         if line.arm == "base" and made.row_count:
             made.add_row()
@@ -77,6 +82,8 @@ def print_compare(lines: Sequence[Line], metric: str) -> None:
 def print_outcome(outcome: Outcome, families: Sequence[str] | None = None) -> None:
     """The tables of a fair sweep: arms, then the primary comparisons. ``families``: what was asked for; else all."""
     for warning in outcome.warnings:
+        # Runs are counted over all families: beside "0 to do" of those asked for, that must be said.
+        warning += " (all families)" if families and warning == outcome.to_go else ""
         console.print(f"[yellow]{escape(warning)}[/]", highlight=False, soft_wrap=True)
     made = table(
         f"{outcome.name}: {outcome.runs} runs",
@@ -176,7 +183,11 @@ def _staleness(data: dict[str, Any]) -> None:
     )
     for cell in data["cells"]:
         made.add_row(
-            str(cell["topC"]), f"{cell['decay']:g}", f"{cell['mean']:.1f}", f"{cell['median']:.0f}", str(cell["max"])
+            str(cell["topC"]),
+            f"{cell['decay']:g}",
+            f"{cell['mean']:.1f}",
+            f"{round(cell['median'], 1):g}",
+            str(cell["max"]),
         )
     console.print(made)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from critgrad.lab.data.dataset import Dataset
 from critgrad.lab.data.files import DataCorrupt, DataMissing, File, FileStatus
 from critgrad.lab.data.registry import DATASETS, Record, Source
-from critgrad.lab.data.store import check, fetch, load, prepare
+from critgrad.lab.data.store import check, fetch, load, prepare, presence
 
 __all__ = [
     "DATASETS",
@@ -30,4 +30,5 @@ __all__ = [
     "fetch",
     "load",
     "prepare",
+    "presence",
 ]

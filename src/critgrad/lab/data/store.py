@@ -16,14 +16,14 @@ from critgrad.lab.data.download import download, missing, offline, writable
 from critgrad.lab.data.files import DataCorrupt, File, FileStatus, cache_root, data_root, find, read, roots, verify
 from critgrad.lab.data.registry import DATASETS, Record, Source
 
-__all__ = ["check", "fetch", "load", "prepare"]
+__all__ = ["check", "fetch", "load", "prepare", "presence"]
 
 #: A raw read that takes longer than this is kept in the cache folder.
 SLOW_SECONDS = 1.0
 
 
 def load(name: str) -> Dataset:
-    """Return a data set by name: ``"mnist"``, ``"ptb@tiny"``, ``"noise@0.3"``.
+    """Return a data set by name: ``"mnist"``, ``"ptb@tiny"``, ``"noise@0.3"``, ``"noise@0.3@tiny"``.
 
     The result is kept for the process, one for each setting of the data folders.
 
@@ -67,15 +67,18 @@ def resolve(name: str) -> tuple[Record, str]:
 
 
 def computed(record: Record, name: str, variant: str) -> Dataset:
-    """Compute the variant ``<name>@<value>`` of a record that has them."""
+    """Compute the variant ``<name>@<value>``, or its tiny twin ``<name>@<value>@tiny``, of a record that has them."""
     assert record.variant is not None
+    number, at, twin = variant.partition("@")
     try:
-        value = float(variant)
+        value = float(number)
     except ValueError:
         value = -1.0
-    if not 0 <= value <= 1:
-        raise ValueError(f"Invalid value in {name!r}: {variant!r}, expected a number from 0 to 1 or 'tiny'")
+    if not 0 <= value <= 1 or (at and twin != "tiny"):
+        raise ValueError(f"Invalid value in {name!r}: {variant!r}, expected a number from 0 to 1, 'tiny', or both")
     canonical = f"{record.name}@{value:g}" if value else record.name
+    if twin:
+        return build(f"{canonical}@tiny", tiny.TINY[record.name](value), "synthetic")
     return build(canonical, record.variant(value), record.state)
 
 
@@ -154,6 +157,18 @@ def prepare(name: str, out: Path | None = None) -> Path:
         target = out if out.suffix == ".npz" and not out.is_dir() else out / f"{name}.npz"
     datasets.write(dataset, target, record.version)
     return target
+
+
+def presence(name: str) -> str:
+    """Whether ``load`` would find the data set: ``"yes"``, ``"no"``, or ``"download"``. Looks at names, not at contents."""
+    record, variant = resolve(name)
+    folders = roots()
+    if variant or any(path.exists() for folder in folders for path in prepared_places(record.name, folder)):
+        return "yes"
+    if any(None not in locate(source, folders).values() for source in record.sources):
+        return "yes"
+    lacking = [file for file, path in locate(wanted(record, folders), folders).items() if path is None]
+    return "no" if offline() or any(file.url is None for file in lacking) else "download"
 
 
 def check(name: str) -> tuple[FileStatus, ...]:

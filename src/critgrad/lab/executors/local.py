@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import BrokenExecutor, Future
 from dataclasses import dataclass, field
-from multiprocessing import connection, get_context, parent_process
+from multiprocessing import connection, get_context, parent_process, resource_tracker
 from typing import Any
 
 from .base import LOSSES, JobExecutor, WorkerLostError, default_workers
@@ -96,6 +96,8 @@ class LocalPool(JobExecutor):
 
     def _run(self) -> None:
         if hasattr(signal, "pthread_sigmask"):
+            # The first spawn would start the tracker, and that unblocks SIGINT in this thread: so start it before the mask.
+            resource_tracker.ensure_running()
             # Workers inherit this: Ctrl-C in a terminal reaches the whole group, and is the coordinator's to answer.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:

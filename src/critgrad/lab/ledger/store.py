@@ -57,6 +57,8 @@ class Ledger:
             raise LedgerError(
                 f"There is no ledger at {path}: give its file with --ledger, or start a sweep that writes it"
             )
+        if path.is_dir():
+            raise LedgerError(f"Ledger {path} is a folder: give the file, such as --ledger {path / 'runs.db'}")
         unpacked = Unpacked(path, write) if is_packed(path) else None
         lock = WriterLock(path) if write else None
         try:

@@ -130,10 +130,15 @@ class Outcome:
         return len(self.primary) == announced and not any(ARMS[row.arm].tuned for row in self.missing)
 
     @property
+    def to_go(self) -> str:
+        """What is left to run, of all families, in words; empty when nothing is."""
+        return "" if self.complete else f"not finished: {sum(self.pending.values())} runs to go"
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """What must stand beside the numbers."""
         out = [] if self.standing.registered else [self.standing.text]
-        out += [] if self.complete else [f"not finished: {sum(self.pending.values())} runs to go"]
+        out += [self.to_go] if self.to_go else []
         out += [f"the rows come from {len(self.data)} different data sets"] if len(self.data) > 1 else []
         out += [f"the data is {state}" for state, _ in self.data if state != "whole"]
         for row in self.arms:

@@ -189,9 +189,12 @@ def paper_grid(
         for optimizer in paper_values.OPTIMIZERS
         for hyper in paper_values.grid(optimizer)[:trials]
     )
-    label = (
-        "the paper's grid: 9 settings of each _C optimizer for 1 of its base, selected and reported on the same seeds"
+    kept = (
+        "9 settings of each _C optimizer for 1 of its base"
+        if trials is None
+        else f"the first {trials} settings of each optimizer, or all where it has fewer"
     )
+    label = f"the paper's grid: {kept}, selected and reported on the same seeds"
     return PaperTrack("paper-grid", task, chosen, seeds_of(seeds), engine, settings or {}, label)
 
 

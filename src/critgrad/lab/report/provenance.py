@@ -31,7 +31,7 @@ def run_table(source: Source) -> Table:
         ("failed", "stopped by an error; not the same as diverged"),
         ("diverged", ""),
         ("settings", "hyper-parameters and task settings"),
-        ("seeds", ""),
+        ("seed numbers", ""),
         ("engine", "bank: many small models at once; never timed"),
     )
     cells, records = [], []

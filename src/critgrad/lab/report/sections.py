@@ -162,7 +162,7 @@ def _runs_block(panel: Panel, tried: int) -> Block:
     heads = (
         ("optimizer", ""),
         ("hyper-parameters", ""),
-        ("seeds", ""),
+        ("seed numbers", ""),
         (f"test {panel.metric}", "at the epoch of the best validation value; ± 95 % t-interval"),
         ("best epoch", "median"),
         ("training loss", "of the last epoch, mean"),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..statistics import Comparison, Interval, unreachable
+from ..words import decimals, places_without_width, without_noise
 
 LARGEST_TABLE = 400  # rows that are shown
 
@@ -103,12 +104,15 @@ def prose(text: object) -> Cell:
 
 
 def interval_text(found: Interval, signed: bool = False) -> str:
-    """``1.23 ± 0.45``, with as many digits as the interval's width warrants."""
-    half = found.half_width
+    """``1.23 ± 0.45``, with as many digits as the interval's width warrants.
+
+    >>> interval_text(Interval(98.3333, 98.3333, 98.3333, 3)), interval_text(Interval(98.3333, 97.3333, 99.3333, 3))
+    ('98.33 ± 0.00', '98.3 ± 1.0')
+    """
+    half = without_noise(found.half_width, found.mean)
     if not math.isfinite(half):
         return f"{found.mean:+.4g}" if signed else shown(found.mean)
-    scale = half if half > 0 else abs(found.mean) or 1.0
-    digits = min(6, max(0, 1 - math.floor(math.log10(scale)))) if scale > 0 else 2
+    digits = min(6, decimals(half) if half else places_without_width(found.mean))
     sign = "+" if signed else ""
     return f"{found.mean:{sign}.{digits}f} ± {half:.{digits}f}"
 

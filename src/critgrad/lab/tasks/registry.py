@@ -277,7 +277,7 @@ def task_of(name: str, settings: Mapping[str, Any] | None = None) -> Task:
     if task.dataset_of is not None:
         task = replace(task, dataset=task.dataset_of(task.options))
     if TINY in variants:
-        task = replace(task, dataset=f"{TASKS[base].dataset}@{TINY}")
+        task = replace(task, dataset=f"{task.dataset}@{TINY}")
     return task
 
 
