@@ -24,52 +24,46 @@ def _no_native_core(monkeypatch):
     monkeypatch.setenv("CRITGRAD_NATIVE", "0")
 
 
-def alike(ours, theirs, rtol=2e-5, atol=1e-4):
+def begun(name):
+    """The same optimizer with and without kernels, after four steps."""
+    cls, base, options = CASES[name]
+    both = pair(cls, base, shapes=SHAPES, **options)
+    stream = GradientStream(both[0][1])
+    for optimizer, params in both:
+        run(optimizer, params, stream, 4)
+    return both
+
+
+def go_on_alike(fused, ours, plain, theirs):
+    stream = GradientStream(ours, seed=1)
+    run(fused, ours, stream, 5)
+    run(plain, theirs, stream, 5)
+    assert is_fused(fused)
     for a, b in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(a, b, rtol=rtol, atol=atol)
+        torch.testing.assert_close(a, b, rtol=2e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_channels_last_in_mid_run(name):
-    cls, base, options = CASES[name]
-    (fused, ours), (plain, theirs) = pair(cls, base, shapes=SHAPES, **options)
-    stream = GradientStream(ours)
-    run(fused, ours, stream, 4)
-    run(plain, theirs, stream, 4)
+    (fused, ours), (plain, theirs) = begun(name)
     ours[0].data = ours[0].data.to(memory_format=torch.channels_last)
-    later = GradientStream(ours, seed=1)
-    run(fused, ours, later, 5)
-    run(plain, theirs, later, 5)
-    assert is_fused(fused)
-    alike(ours, theirs)
+    go_on_alike(fused, ours, plain, theirs)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_checkpoint_in_another_order(name):
-    cls, base, options = CASES[name]
-    (fused, ours), (plain, theirs) = pair(cls, base, shapes=SHAPES, **options)
-    stream = GradientStream(ours)
-    run(fused, ours, stream, 4)
-    run(plain, theirs, stream, 4)
+    (fused, ours), (plain, theirs) = begun(name)
     saved = copy.deepcopy(fused.state_dict())
     for key, value in saved["state"][0].items():
         if value.dim() == 4:
             saved["state"][0][key] = value.to(memory_format=torch.channels_last)
     fused.load_state_dict(saved)
-    later = GradientStream(ours, seed=1)
-    run(fused, ours, later, 5)
-    run(plain, theirs, later, 5)
-    assert is_fused(fused)
-    alike(ours, theirs)
+    go_on_alike(fused, ours, plain, theirs)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_state_that_was_moved_and_a_parameter_that_was_replaced(name):
-    cls, base, options = CASES[name]
-    (fused, ours), (plain, theirs) = pair(cls, base, shapes=SHAPES, **options)
-    stream = GradientStream(ours)
-    run(fused, ours, stream, 4)
-    run(plain, theirs, stream, 4)
+    (fused, ours), (plain, theirs) = begun(name)
     for state in fused.state.values():
         for tensor in state.values():
             tensor.data = tensor.data.clone()
@@ -77,9 +71,5 @@ def test_state_that_was_moved_and_a_parameter_that_was_replaced(name):
         del optimizer.state[params[1]]
         params[1] = torch.nn.Parameter(torch.ones_like(params[1]))
         optimizer.param_groups[0]["params"][1] = params[1]
-    later = GradientStream(ours, seed=1)
-    run(fused, ours, later, 5)
-    run(plain, theirs, later, 5)
-    assert is_fused(fused)
+    go_on_alike(fused, ours, plain, theirs)
     assert (ours[1] != 1).any()
-    alike(ours, theirs)
