@@ -308,9 +308,8 @@ def choose(optimizer: Critical, memories: list[Memory]) -> Step | None:
             native.extend(NativeMemory(optimizer, memory, groups, family) for memory in memories)
         if not all(one.fits() for one in native):
             if not all(supports(memory, groups, family) for memory in memories):
-                optimizer._critical_plan = (
-                    None  # a parameter lies in another order now: the memory follows in the next step
-                )
+                # A parameter lies in another order now. The memory follows in the next step; this one is the plain path's.
+                optimizer._critical_plan = None
                 return False
             native[:] = [NativeMemory(optimizer, memory, groups, family) for memory in memories]
         for one, these in zip(native, grads):

@@ -387,9 +387,10 @@ def choose(optimizer: Critical, memories: list[Memory]) -> Step | None:
     def step(grads: list[list[Tensor | None]]) -> bool:
         if not all(one.fits() for one in fused):
             if not all(supports(memory, groups, family) for memory in memories):
-                optimizer._critical_plan = (
-                    None  # a parameter lies in another order now: the memory follows in the next step
-                )
+                # A parameter lies in another order now. The memory follows in the next step; this one is the plain path's.
+                optimizer._critical_plan = None
+                for memory in memories:
+                    settle(memory)
                 return False
             fused[:] = [FusedMemory(optimizer, memory, groups, family) for memory in memories]
         for one, these in zip(fused, grads):
