@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -48,3 +48,35 @@ def choose(optimizer: Critical, memories: list[Memory]) -> Step | None:
     from . import native
 
     return native.choose(optimizer, memories)
+
+
+class Tables(Protocol):
+    """What a path keeps of a memory: addresses, mostly."""
+
+    def fits(self) -> bool:
+        """Whether everything still lies where they say."""
+
+
+T = TypeVar("T", bound=Tables)
+
+
+def follow(
+    optimizer: Critical,
+    memories: list[Memory],
+    made: list[T],
+    make: Callable[[Memory], T],
+    supports: Callable[[Memory], bool],
+) -> bool:
+    """Make tables anew where something has moved since they were made. Whether their path can go on.
+
+    It cannot where a parameter lies in another order now: the memory follows in the next step, the plain path makes this one.
+    """
+    if all(one.fits() for one in made):
+        return True
+    if all(map(supports, memories)):
+        made[:] = map(make, memories)
+        return True
+    optimizer._critical_plan = None
+    for memory in memories:
+        settle(memory)
+    return False

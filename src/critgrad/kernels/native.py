@@ -21,7 +21,7 @@ from ..aggregate import LINEAR
 from ..layout import same_strides
 from ..memory import Memory, Part
 from ..policies import POLICIES, Tables, advance, decide
-from . import Step
+from . import Step, follow
 from .compiled import compiled_core
 from .families import BaseState, Family, decoupled_weight_decay, family_of, prepare_state
 
@@ -296,7 +296,14 @@ def choose(optimizer: Critical, memories: list[Memory]) -> Step | None:
     if family is None or any(memory.device.type != "cpu" for memory in memories):
         return None
     groups = {p: group for group in optimizer.param_groups for p in group["params"]}
-    if not all(supports(memory, groups, family) for memory in memories) or compiled_core() is None:
+
+    def supported(memory: Memory) -> bool:
+        return supports(memory, groups, family)
+
+    def make(memory: Memory) -> NativeMemory:
+        return NativeMemory(optimizer, memory, groups, family)
+
+    if not all(map(supported, memories)) or compiled_core() is None:
         return None
     native: list[NativeMemory] = []
 
@@ -305,13 +312,9 @@ def choose(optimizer: Critical, memories: list[Memory]) -> Step | None:
             # NOTE [empty]: a memory without any entry is the base, bit for bit, so the base itself makes that step.
             if not any(bool(memory.born.any()) for memory in memories):
                 return False
-            native.extend(NativeMemory(optimizer, memory, groups, family) for memory in memories)
-        if not all(one.fits() for one in native):
-            if not all(supports(memory, groups, family) for memory in memories):
-                # A parameter lies in another order now. The memory follows in the next step; this one is the plain path's.
-                optimizer._critical_plan = None
-                return False
-            native[:] = [NativeMemory(optimizer, memory, groups, family) for memory in memories]
+            native.extend(map(make, memories))
+        if not follow(optimizer, memories, native, make, supported):
+            return False
         for one, these in zip(native, grads):
             one.step(these)
         return True

@@ -24,7 +24,7 @@ from ..measure import settle
 from ..memory import SCALE, SLOTS, SUM, Memory, Part
 from ..policies import POLICIES
 from ..slots import FORMATS
-from . import Step
+from . import Step, follow
 from .families import BaseState, Family, decoupled_weight_decay, family_of, kernel_scalars, prepare_state
 from .launch import INTERPRETED, TUNING, Launcher, split
 
@@ -377,22 +377,23 @@ def choose(optimizer: Critical, memories: list[Memory]) -> Step | None:
     if family is None or not all(_reachable(memory.device) for memory in memories):
         return None
     groups = {p: group for group in optimizer.param_groups for p in group["params"]}
-    if not all(supports(memory, groups, family) for memory in memories):
+
+    def supported(memory: Memory) -> bool:
+        return supports(memory, groups, family)
+
+    def make(memory: Memory) -> FusedMemory:
+        return FusedMemory(optimizer, memory, groups, family)
+
+    if not all(map(supported, memories)):
         return None
-    fused = [FusedMemory(optimizer, memory, groups, family) for memory in memories]
+    fused = [make(memory) for memory in memories]
     for one in fused:
         if not one.rounded:
             settle(one.memory)
 
     def step(grads: list[list[Tensor | None]]) -> bool:
-        if not all(one.fits() for one in fused):
-            if not all(supports(memory, groups, family) for memory in memories):
-                # A parameter lies in another order now. The memory follows in the next step; this one is the plain path's.
-                optimizer._critical_plan = None
-                for memory in memories:
-                    settle(memory)
-                return False
-            fused[:] = [FusedMemory(optimizer, memory, groups, family) for memory in memories]
+        if not follow(optimizer, memories, fused, make, supported):
+            return False
         for one, these in zip(fused, grads):
             one.step(these)
         return True
