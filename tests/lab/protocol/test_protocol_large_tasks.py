@@ -26,7 +26,7 @@ from critgrad.lab.protocol import (
 )
 from critgrad.lab.protocol.confirm import confirmation
 from critgrad.lab.protocol.outcome import EFFECTS
-from critgrad.lab.protocol.registration import Registration, from_dict
+from critgrad.lab.protocol.registration import Registration, Rungs, from_dict
 from critgrad.lab.protocol.spaces import draw
 from critgrad.lab.tasks import task_of
 from critgrad.lab.train import train
@@ -37,8 +37,8 @@ TUNED = ("base", "C", "F", "rival", "F-rival", "momentum")
 
 
 def memories(task: str) -> tuple[str, ...]:
-    """Those with a primary: Penn Treebank was announced before the search had an end."""
-    return ("F", "F-rival", "C") if task.startswith("ptb") else ("F", "F-rival", "F-tensor", "C")
+    """Those with a primary: Penn Treebank was announced before the search had an end, CIFAR-100 is the dearest."""
+    return ("F", "F-rival", "C") if task.startswith(("ptb", "cifar100")) else ("F", "F-rival", "F-tensor", "C")
 
 
 @pytest.mark.parametrize("task", LARGE)
@@ -55,6 +55,7 @@ def test_an_announcement_of_a_large_task_is_whole(task: str) -> None:
     known = task_of(task, r.trial_settings)
     assert (r.metric, r.higher_is_better) == (known.metric.name, known.metric.higher_is_better)
     assert {"families", "space", "target", "seeds", "epochs", "precision", "budget", "timing", "arms"} <= set(r.notes)
+    assert (r.rungs is not None) == (task == "cifar100-convnet")
     assert from_dict(json.loads(r.dumps())).hash == r.hash
 
 
@@ -165,8 +166,8 @@ def test_a_later_question_has_its_own_seeds_and_the_first_ones_budget(name: str)
 def test_sgd_without_momentum_is_asked_of_the_language_models_later(task: str) -> None:
     r, first = find(f"{task}+sgd"), find(task)
     assert r.families == ("SGD",)
-    assert (r.trials, r.report_seeds, r.epochs, r.settings) == (8, first.report_seeds, first.epochs, first.settings)
-    assert {"base", "C", "F", "rival", "momentum", "C-step"} == set(r.arms)
+    assert (r.trials, r.report_seeds, r.epochs, r.settings) == (8, tuple(range(7)), first.epochs, first.settings)
+    assert {"base", "C", "rival", "momentum", "C-step"} == set(r.arms)
     assert r.lr["SGD"].low == 10 * first.lr["SGDM"].low
 
 
@@ -238,6 +239,12 @@ def test_another_family_can_be_asked_for(done: Outcome) -> None:
     assert confirmation(done, "ptb-lstm", family="SGDM").families == ("SGDM",)
     with pytest.raises(ValueError, match="'SGD'"):
         confirmation(done, "ptb-lstm", family="SGD")
+
+
+def test_a_check_runs_all_its_points_to_the_end(done: Outcome) -> None:
+    plan = replace(done.registration, rungs=Rungs((1, 3), (8, 4)), path=None)
+    r = confirmation(replace(done, registration=plan), "ptb-lstm", epochs=2, trials=6)
+    assert (r.race, r.rungs) == (None, None)
 
 
 def test_only_a_finished_experiment_on_the_same_task_is_checked(done: Outcome) -> None:

@@ -70,6 +70,7 @@ def confirmation(
         trials=trials or plan.trials,
         report_seeds=plan.report_seeds[:SEEDS],
         race=None,
+        rungs=None,
         timing=timing,
         families=(winner.family,),
         lr={winner.family: plan.lr[winner.family]},

@@ -26,7 +26,7 @@ from .reach import reach, speedups, target_of
 from .records import ArmResult, Cost, Decomposition, Missing, Outcome, Term
 from .registration import Registration
 from .tracks import Fair, FamilyState
-from .tuning import tuning_trial
+from .tuning import longest_runs, tuning_trial
 from .view import Reader, Row, View, number
 
 # What a memory's difference to its base is made of, as (effect, minuend, subtrahend); each row adds up to the whole.
@@ -216,15 +216,16 @@ def _cost(state: FamilyState, arm: str, view: View, reported: Sequence[Row]) -> 
 
 
 def _best_after(registration: Registration, state: FamilyState, arm: str, view: View) -> BestSoFar | None:
-    """The expected best against the number of trials, on the seeds that every trial had."""
+    """The expected best against the number of trials, on the seeds that every trial had.
+
+    A point that a rung has stopped counts by its longest run.
+    """
     chosen = state.selected.get(arm)
     if chosen is None:
         return None
-    race = registration.race
-    seeds = registration.tuning_seeds if race is None else registration.tuning_seeds[: race.first]
     means: dict[str, list[float]] = {"valid": [], "test": []}
     for point in state.tuning.points[arm]:
-        rows = view.of(tuning_trial(registration, chosen.search, point, seed) for seed in seeds)
+        rows = longest_runs(registration, chosen.search, point, view)
         for name, values in means.items():
             values.append(float(np.mean(view.values(rows, name))))
     return expected_best(means["valid"], means["test"], higher_is_better=registration.higher_is_better)

@@ -32,6 +32,34 @@ class Race:
     first: int  # tuning seeds that every point gets
     keep: int  # points that get the other ones, too; the choice is made among them
 
+    def within(self, trials: int) -> Race:
+        """The same for so many points."""
+        return replace(self, keep=min(self.keep, trials))
+
+
+@dataclass(frozen=True)
+class Rungs:
+    """Early stopping by epochs, the same for every arm: all points run for the first few, the best again for more.
+
+    Each run starts anew. Those that the last rung keeps run for all epochs of the registration.
+    """
+
+    epochs: tuple[int, ...]  # of each rung
+    keep: tuple[int, ...]  # points that go on from each
+
+    def within(self, trials: int) -> Rungs:
+        """The same for so many points."""
+        return replace(self, keep=tuple(min(keep, trials) for keep in self.keep))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One round of a search: the points that are still in it run for so many epochs on these seeds, the best go on."""
+
+    epochs: int
+    seeds: tuple[int, ...]
+    keep: int  # points that go on; 1 in the last stage, which chooses
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -73,6 +101,7 @@ class Registration:
     widenings: int = 2  # times that the learning rate's range may grow
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the task, beside epochs and batch size
     race: Race | None = None
+    rungs: Rungs | None = None
     timing: Timing | None = None
     notes: Mapping[str, str] = field(default_factory=dict)
     question: str = ""  # what a later experiment on the same task asks, in a word; "" for the task's first
@@ -101,6 +130,29 @@ class Registration:
         """Of every trial. Epochs and batch size are always said: a task's defaults may change, this may not."""
         return {**self.settings, "epochs": self.epochs, "batch_size": self.batch_size}
 
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The rounds of every arm's search; the last one has all seeds and all epochs."""
+        race, seeds = self.race, self.tuning_seeds
+        last = Stage(self.epochs, seeds, 1)
+        if race is not None:
+            return (Stage(self.epochs, seeds[: race.first], race.keep), last)
+        if self.rungs is not None:
+            return (*(Stage(epochs, seeds, keep) for epochs, keep in zip(self.rungs.epochs, self.rungs.keep)), last)
+        return (last,)
+
+    @property
+    def tuning_runs(self) -> int:
+        """Runs that the search of one arm takes, without widenings."""
+        runs, points = 0, self.trials
+        done: set[tuple[int, int]] = set()
+        for stage in self.stages:
+            wanted = {(stage.epochs, seed) for seed in stage.seeds}
+            runs += points * len(wanted - done)
+            done |= wanted
+            points = stage.keep
+        return runs
+
     def to_dict(self) -> dict[str, Any]:
         """As plain values, in the file's layout."""
         return {
@@ -118,6 +170,7 @@ class Registration:
             "tuning_seeds": list(self.tuning_seeds),
             "report_seeds": list(self.report_seeds),
             "race": None if self.race is None else asdict(self.race),
+            **({} if self.rungs is None else {"rungs": _lists(asdict(self.rungs))}),
             "timing": None if self.timing is None else _lists(asdict(self.timing)),
             "widenings": self.widenings,
             "families": list(self.families),
@@ -166,7 +219,8 @@ def from_dict(values: Mapping[str, Any], path: Path | None = None) -> Registrati
     plain |= {name: tuple(plain[name]) for name in ("tuning_seeds", "report_seeds", "families", "arms")}
     plain["primary"] = tuple(Primary(p["arm"], tuple(p["against"])) for p in plain["primary"])
     plain["race"] = None if plain.get("race") is None else Race(**plain["race"])
-    timing = plain.get("timing")
+    rungs, timing = plain.get("rungs"), plain.get("timing")
+    plain["rungs"] = None if rungs is None else Rungs(**{k: _tuple(v) for k, v in rungs.items()})
     plain["timing"] = None if timing is None else Timing(**{k: _tuple(v) for k, v in timing.items()})
     return Registration(
         **plain,
@@ -259,6 +313,17 @@ def _check(r: Registration) -> None:
     if r.race is not None:
         require(1 <= r.race.first < len(r.tuning_seeds), "race", r.race, "1 <= first < number of tuning seeds")
         require(1 <= r.race.keep <= r.trials, "race", r.race, "1 <= keep <= trials")
+    if r.rungs is not None:
+        require(r.race is None, "rungs", r.rungs, "no race beside them, one of them")
+        epochs, keep = r.rungs.epochs, r.rungs.keep
+        rising = _whole(epochs) and list(epochs) == sorted(set(epochs)) and epochs[0] >= 1 and epochs[-1] < r.epochs
+        require(rising, "epochs of the rungs", epochs, f"ints >= 1, each above the one before, all below {r.epochs}")
+        falling = _whole(keep) and list(keep) == sorted(keep, reverse=True) and keep[0] <= r.trials and keep[-1] >= 1
+        expected = f"one int >= 1 for each rung, none above the one before, at most the {r.trials} trials"
+        require(falling and len(keep) == len(epochs), "keep of the rungs", keep, expected)
+        # A run of a rung would be found in the place of the timed one, and it was not alone on its machine.
+        shared = sorted(set(r.tuning_seeds) & set(r.timing.seeds)) if r.timing and r.timing.epochs in epochs else []
+        require(not shared, "timing", shared, "seeds that no rung of as many epochs has")
 
 
 def _lists(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -267,6 +332,11 @@ def _lists(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
+
+
+def _whole(values: Any) -> bool:
+    """Whether it is one int or more, in a list of the file."""
+    return isinstance(values, tuple) and len(values) > 0 and all(type(value) is int for value in values)
 
 
 def _axis_dict(axis: Axis) -> dict[str, Any]:

@@ -286,8 +286,6 @@ class Fair:
     def total(self) -> int:
         """Runs in all, about: without widenings, with one round of matching, shared runs counted once."""
         r = self.registration
-        race, seeds = r.race, len(r.tuning_seeds)
-        tuning = r.trials * seeds if race is None else r.trials * race.first + race.keep * (seeds - race.first)
         # What both SGD families search in the same way is run once.
         distinct = {
             (search.optimizer, str(dict(search.fixed)), search.axes, r.lr[family])
@@ -295,10 +293,10 @@ class Fair:
             for search in searches(r, family).values()
         }
         derived = [arm for arm in r.arms if not ARMS[arm].tuned]
-        measured = 3 * seeds * len(r.families) if derived else 0
+        measured = 3 * len(r.tuning_seeds) * len(r.families) if derived else 0
         timed = len(r.timing.arms) * len(r.families) * len(r.timing.seeds) if r.timing else 0
         reported = (len(distinct) + len(derived) * len(r.families)) * len(r.report_seeds)
-        return len(distinct) * tuning + measured + timed + reported
+        return len(distinct) * r.tuning_runs + measured + timed + reported
 
 
 def fair(
@@ -314,8 +312,8 @@ def fair(
     """
     if isinstance(registration, str):
         registration = find(registration)
-    race = registration.race
-    if race is not None and trials is not None and trials < race.keep:
-        registration = registration.changed(race=type(race)(race.first, trials))
+    if trials is not None:
+        race, rungs = registration.race, registration.rungs
+        registration = registration.changed(race=race and race.within(trials), rungs=rungs and rungs.within(trials))
     report_seeds = None if seeds is None else seeds_of(seeds)
     return Fair(registration.changed(trials=trials, report_seeds=report_seeds, engine=engine))

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
-
-import numpy as np
 
 from ..results import loss_at_best
 from ..spec import Trial
-from ..statistics import choose
+from ..statistics import Choice, choose
 from .arms import ARMS, Search
-from .registration import Registration
+from .registration import Registration, Stage
 from .spaces import Axis, Point, draw, edges, extra_points, widened
 from .view import Row, View
 
@@ -123,17 +122,30 @@ def searches(registration: Registration, family: str) -> dict[str, Search]:
     return {name: ARMS[name].search[family] for name in registration.arms if family in ARMS[name].search}
 
 
-def tuning_trial(registration: Registration, search: Search, point: Point, seed: int) -> Trial:
-    """One run of the search."""
+def tuning_trial(
+    registration: Registration, search: Search, point: Point, seed: int, epochs: int | None = None
+) -> Trial:
+    """One run of the search: for all epochs, or for those of a rung."""
+    settings = registration.trial_settings
     return Trial(
         registration.task,
         search.optimizer,
         search.hyper(point, seed),
         seed,
-        registration.trial_settings,
+        settings if epochs is None else {**settings, "epochs": epochs},
         registration.engine,
         registration=registration.hash,
     )
+
+
+def longest_runs(registration: Registration, search: Search, point: Point, view: View) -> list[Row]:
+    """What is known of a point that may have been stopped early: its longest runs, on the seeds that every point had."""
+    stages = registration.stages
+    for stage in reversed(stages):
+        trials = [tuning_trial(registration, search, point, seed, stage.epochs) for seed in stages[0].seeds]
+        if not view.missing(trials):
+            break
+    return view.of(trials)
 
 
 @dataclass(frozen=True)
@@ -146,32 +158,35 @@ class _Chosen:
 
 def _choose(registration: Registration, search: Search, points: Sequence[Point], view: View) -> _Chosen | list[Trial]:
     """The best point by its mean over the tuning seeds, or the trials that are still missing to say so."""
-    seeds, race = registration.tuning_seeds, registration.race
-    first = seeds if race is None else seeds[: race.first]
-    trials = {i: [tuning_trial(registration, search, point, seed) for seed in seeds] for i, point in enumerate(points)}
-    opening = [trial for of_point in trials.values() for trial in of_point[: len(first)]]
-    if missing := view.missing(opening):
-        return missing
-    finalists = list(trials)
-    if race is not None:
-        finalists = _best_points({i: view.of(trials[i][: race.first]) for i in trials}, view, race.keep)
-        if missing := view.missing(trial for i in finalists for trial in trials[i]):
+
+    @cache
+    def trial(index: int, epochs: int, seed: int) -> Trial:
+        return tuning_trial(registration, search, points[index], seed, epochs)
+
+    def trials(index: int, stage: Stage) -> list[Trial]:
+        return [trial(index, stage.epochs, seed) for seed in stage.seeds]
+
+    left, stages = list(range(len(points))), registration.stages
+    for stage in stages:
+        if missing := view.missing(wanted for i in left for wanted in trials(i, stage)):
             return missing
-    rows = {i: view.of(trials[i]) for i in finalists}
-    best = choose(
-        {i: view.values(of_point, "valid") for i, of_point in rows.items()},
-        higher_is_better=view.higher_is_better,
-        tie_break=_Losses(rows),
-    )
-    runs = sum(view.get(trial) is not None for of_point in trials.values() for trial in of_point)
-    return _Chosen(best.key, best.mean, runs, len(best.tied))
+        rows = {i: view.of(trials(i, stage)) for i in left}
+        # A race cuts ties by the order alone: finished ones must keep the points that they ran.
+        best = _best_points(rows, view, stage.keep, by_loss=registration.race is None or stage == stages[-1])
+        left = sorted(choice.key for choice in best)
+    every = {wanted.key for stage in stages for i in range(len(points)) for wanted in trials(i, stage)}
+    return _Chosen(best[0].key, best[0].mean, len(every & view.rows.keys()), len(best[0].tied))
 
 
-def _best_points(rows: Mapping[int, Sequence[Row]], view: View, keep: int) -> list[int]:
-    """The points that stay in the race, in the order in which they were drawn."""
-    means = {i: float(np.mean(view.values(of_point, "valid"))) for i, of_point in rows.items()}
-    sign = -1 if view.higher_is_better else 1
-    return sorted(sorted(means, key=lambda i: (sign * means[i], i))[:keep])
+def _best_points(rows: Mapping[int, Sequence[Row]], view: View, keep: int, by_loss: bool) -> list[Choice[int]]:
+    """The best so many points, best first; of equals with ``by_loss`` that of the lower loss, then the one drawn first."""
+    left = {i: view.values(of_point, "valid") for i, of_point in rows.items()}
+    losses = _Losses(rows) if by_loss else None
+    out: list[Choice[int]] = []
+    while left and len(out) < keep:
+        out.append(choose(left, higher_is_better=view.higher_is_better, tie_break=losses))
+        del left[out[-1].key]
+    return out
 
 
 class _Losses(Mapping[int, Sequence[float]]):

@@ -251,6 +251,8 @@ def _words(c: Comparison) -> str:
 def best_after_figures(panel: Panel) -> list[Figure]:
     """The expected best validation value against the number of trials spent on tuning."""
     out = []
+    note = "the mean over all ways to have run only k of the trials; every tuned arm got the same number"
+    note += "; one that was stopped early counts by its longest runs" if panel.rungs else ""
     for family in panel.families:
         arms = [arm for arm in panel.arms if arm.family == family and arm.best_after is not None]
         lines: list[Series] = []
@@ -277,7 +279,7 @@ def best_after_figures(panel: Panel) -> list[Figure]:
                     Axis("trials spent on tuning", whole=True),
                     value_axis(f"expected best validation {panel.measured}", values),
                     tuple(lines),
-                    "the mean over all ways to have run only k of the trials; every tuned arm got the same number",
+                    note,
                 )
             )
     return out

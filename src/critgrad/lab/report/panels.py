@@ -62,6 +62,7 @@ class Panel:
     notes: tuple[str, ...] = ()
     seeds: int = 0
     settings: Mapping[str, Any] = field(default_factory=dict)
+    rungs: bool = False  # whether points of the search were stopped early, after fewer epochs
 
     @property
     def measured(self) -> str:
@@ -235,7 +236,8 @@ def fair_panel(source: Source, outcome: Outcome) -> Panel | None:
     metric, unit, higher = metric_of(rows.values(), outcome.task)
     seeds = len(outcome.registration.report_seeds)
     title = f"{outcome.name}, fair"
-    return Panel("fair", outcome.task, title, metric, unit, higher, tuple(arms), outcome.warnings, seeds)
+    rungs = outcome.registration.rungs is not None
+    return Panel("fair", outcome.task, title, metric, unit, higher, tuple(arms), outcome.warnings, seeds, rungs=rungs)
 
 
 def _base_label(outcome: Outcome, family: str) -> str | None:
