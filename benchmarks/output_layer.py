@@ -45,14 +45,14 @@ def step(way: str, parts: tuple[Tensor, ...]) -> Callable[[], object]:
 
 def interleaved(ways: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
     """Median ms of each way, taken in turns; captured, since in a training step they are."""
-    replays = {way: _captured(work) for way, work in ways.items()}
+    replays = {way: captured(work) for way, work in ways.items()}
     times: dict[str, list[float]] = {way: [] for way in ways}
     for _, (way, replay) in itertools.product(range(rounds), replays.items()):
         times[way].append(1000 * batch_seconds(torch.device("cuda"), replay, 20))
     return {way: Spread.of(values).median for way, values in times.items()}
 
 
-def _captured(work: Callable[[], object]) -> Callable[[], object]:
+def captured(work: Callable[[], object]) -> Callable[[], object]:
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for _ in range(2):

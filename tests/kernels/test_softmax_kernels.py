@@ -35,9 +35,13 @@ def distance(found, right):
 
 
 # Rows and words that fill no tile, one tile exactly, and several; a part of the rows that is empty.
-@pytest.mark.parametrize("n, words, width", [(128, 128, 64), (37, 51, 64), (129, 200, 128), (300, 129, 64), (1, 3, 64)])
+@pytest.mark.parametrize(
+    "n, words, width", [(128, 128, 64), (37, 51, 64), (129, 200, 128), (300, 129, 64), (1, 3, 64), (20, 900, 64)]
+)
 @pytest.mark.parametrize("scale", [0.1, 1.0])
-def test_loss_and_gradients(n, words, width, scale):
+@pytest.mark.parametrize("processors", [1, 12])  # many: the words are cut into parts
+def test_loss_and_gradients(n, words, width, scale, processors, monkeypatch):
+    monkeypatch.setattr(kernels, "_processors", lambda tensor: processors)
     parts = problem(n, words, width, scale)
     loss, gradients = kernels.loss_and_gradients(*parts)
     right, derivatives = expected(*parts, torch.float16)
@@ -79,6 +83,27 @@ def test_what_is_not_a_number_stays_so():
     hidden, weight, bias, targets = problem(40, 70, 64)
     hidden[1, 1] = float("nan")
     assert torch.isnan(kernels.loss_and_gradients(hidden, weight, bias, targets)[0])
+
+
+@pytest.mark.parametrize("processors, most", [(1, 2), (3, 4), (200, 4)])
+def test_few_rows_are_taken_with_the_words_in_parts(processors, most, monkeypatch):
+    cut = []
+    ours = kernels.over_words
+    monkeypatch.setattr(kernels, "_processors", lambda tensor: processors)
+    monkeypatch.setattr(kernels, "over_words", _Watched(ours, cut))
+    kernels.loss_and_gradients(*problem(64, 500, 64))
+    assert cut == [(1, most)]
+
+
+class _Watched:
+    """A kernel that notes the grids it is launched with."""
+
+    def __init__(self, kernel, grids):
+        self.kernel, self.grids = kernel, grids
+
+    def __getitem__(self, grid):
+        self.grids.append(grid)
+        return self.kernel[grid]
 
 
 def test_the_same_bits_every_time():

@@ -157,6 +157,8 @@ def train(
         if on_epoch is not None:
             on_epoch(Progress(state.epoch, task.epochs, train_loss, valid, test, optimizer))
     origin = {**provenance(device), "graph": graphs.replayed > 0}
+    if any(getattr(layer, "by_kernels", False) for layer in model.modules()):
+        origin["lstm"] = "kernels"
     if graphs.warning is not None:
         origin["graph_warning"] = graphs.warning
     return _result(problem, model, state, origin)

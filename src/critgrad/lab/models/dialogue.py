@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from .lstm import LSTM
 from .sentence import reversed_rows
 
 
@@ -20,9 +21,9 @@ class Seq2Seq(nn.Module):
         if hidden % 2:
             raise ValueError(f"Invalid hidden: {hidden!r}, expected an even number (half of it for each direction)")
         self.embedding = nn.Embedding(vocabulary, embedding, padding_idx=0)
-        self.forwards = nn.LSTM(embedding, hidden // 2, batch_first=True)
-        self.backwards = nn.LSTM(embedding, hidden // 2, batch_first=True)
-        self.decoder = nn.LSTM(embedding, hidden, batch_first=True)
+        self.forwards = LSTM(embedding, hidden // 2, batch_first=True)
+        self.backwards = LSTM(embedding, hidden // 2, batch_first=True)
+        self.decoder = LSTM(embedding, hidden, batch_first=True)
         self.score = nn.Linear(hidden, hidden, bias=False)
         self.combine = nn.Linear(2 * hidden, hidden)
         self.output = nn.Linear(hidden, vocabulary)

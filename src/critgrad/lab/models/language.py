@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from .lstm import LSTM
 from .softmax import linear_cross_entropy, sum_of_losses
 
 State = tuple[Tensor, Tensor]
@@ -21,7 +22,7 @@ class LanguageModel(nn.Module):
     ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, embedding)
-        self.lstm = nn.LSTM(embedding, hidden, layers, dropout=dropout if layers > 1 else 0.0)
+        self.lstm = LSTM(embedding, hidden, layers, dropout=dropout if layers > 1 else 0.0)
         self.output = nn.Linear(hidden, vocabulary)
         self.drop = nn.Dropout(dropout)
         scale = 0.1

@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .lstm import LSTM
+
 
 def reversed_rows(rows: Tensor, lengths: Tensor) -> Tensor:
     """Each row's first ``length`` entries in reverse order, the rest where it is: ``(B, T, ...)``, its own inverse."""
@@ -29,7 +31,7 @@ class LSTMEncoder(nn.Module):
 
     def __init__(self, inputs: int, hidden: int) -> None:
         super().__init__()
-        self.lstm = nn.LSTM(inputs, hidden, batch_first=True)
+        self.lstm = LSTM(inputs, hidden, batch_first=True)
         self.size = hidden
 
     def forward(self, words: Tensor, lengths: Tensor) -> Tensor:
@@ -44,8 +46,8 @@ class InferSentEncoder(nn.Module):
 
     def __init__(self, inputs: int, hidden: int) -> None:
         super().__init__()
-        self.forwards = nn.LSTM(inputs, hidden, batch_first=True)
-        self.backwards = nn.LSTM(inputs, hidden, batch_first=True)
+        self.forwards = LSTM(inputs, hidden, batch_first=True)
+        self.backwards = LSTM(inputs, hidden, batch_first=True)
         self.size = 2 * hidden
 
     def forward(self, words: Tensor, lengths: Tensor) -> Tensor:

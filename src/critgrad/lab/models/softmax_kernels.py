@@ -1,9 +1,9 @@
 """The cross entropy of a large output layer on a GPU without its logits ever being in memory (Triton).
 
 ``E[W] = softmax(h W' + b) W`` is what an attention layer computes that has the words' weights as keys and as values, so one
-pass over the words with a running maximum gives the loss *and* the gradient by ``h``. A second pass, over the rows this time,
-makes the probabilities anew for the gradient by ``W``: four products instead of three, and no traffic of logits, of which
-14,700 words x 10,000 are 0.6 GB.
+pass over the words with a running maximum gives the loss *and* the gradient by ``h``. Where rows are few, the words are cut
+into parts, and a small kernel puts these together. A second pass, over the rows this time, makes the probabilities anew for the
+gradient by ``W``: four products instead of three, and no traffic of logits, of which 14,700 words x 10,000 are 0.6 GB.
 
 NOTE [half is enough]: the operands are rounded to float16, which has the 11 bits of precision that TF32 has, and products are
 summed in float32. What float16 lacks is range: weights and hidden units have no need of it, and probabilities are multiplied
@@ -31,6 +31,8 @@ class Tile(NamedTuple):
 
 
 TILES = Tile(64, 128, 4, 3), Tile(64, 128, 8, 3)  # of the pass over the words, and of that over the rows
+JOINED_ROWS = 16  # of a program that puts the parts of the words together
+MOST_PARTS = 16  # of the words
 WIDTHS = (64, 128)  # of the hidden units: a row of a tile
 SCALE = 1024.0
 LOG2E = 1.4426950408889634
@@ -38,10 +40,12 @@ LOG2E = 1.4426950408889634
 
 @triton.jit
 def over_words(
-    hidden, weight, bias, targets, logsums, losses, gradient, n, words, share,
+    hidden, weight, bias, tops, totals, means, n, words, part,
     H: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, UNIT: tl.constexpr, L2E: tl.constexpr, GRADIENT: tl.constexpr,
 ):  # fmt: skip
-    """Of a block of rows: the logarithm of the sum of exponentials (base 2), the loss, the gradient by the hidden units."""
+    """Of a block of rows and a part of the words: the largest logit (base 2), and beside it the sum of exponentials and of the
+    words' weights by these.
+    """
     row = tl.program_id(0) * BM + tl.arange(0, BM)
     inside = row < n
     unit = tl.arange(0, H)
@@ -50,10 +54,12 @@ def over_words(
     top = tl.full((BM,), float("-inf"), tl.float32)
     total = tl.zeros((BM,), tl.float32)
     mean = tl.zeros((BM, H), tl.float32)
-    for begin in range(0, words, BN):
+    first = tl.program_id(1) * part
+    last = tl.minimum(first + part, words)
+    for begin in range(first, last, BN):
         word = begin + column
-        w = tl.load(weight + word[:, None] * H + unit[None, :], mask=(word < words)[:, None], other=0.0)
-        b = tl.load(bias + word, mask=word < words, other=float("-inf"))
+        w = tl.load(weight + word[:, None] * H + unit[None, :], mask=(word < last)[:, None], other=0.0)
+        b = tl.load(bias + word, mask=word < last, other=float("-inf"))
         logits = (tl.dot(h, tl.trans(w)) + b[None, :]) * L2E
         higher = tl.maximum(top, tl.max(logits, 1))
         shrink = tl.exp2(top - higher)
@@ -62,17 +68,49 @@ def over_words(
         if GRADIENT:
             mean = tl.dot((p * UNIT).to(w.dtype), w, mean * shrink[:, None])
         top = higher
+    place = tl.program_id(1) * n + row
+    tl.store(tops + place, top, mask=inside)
+    tl.store(totals + place, total, mask=inside)
+    if GRADIENT:
+        tl.store(means + place[:, None] * H + unit[None, :], mean, mask=inside[:, None])
+
+
+@triton.jit
+def together(
+    tops, totals, means, hidden, weight, bias, targets, logsums, losses, gradient, n, parts, share,
+    H: tl.constexpr, BM: tl.constexpr, UNIT: tl.constexpr, L2E: tl.constexpr, GRADIENT: tl.constexpr,
+):  # fmt: skip
+    """Of a block of rows, from all parts of the words: the logarithm of the sum of exponentials (base 2), the loss, the
+    gradient by the hidden units.
+    """
+    row = tl.program_id(0) * BM + tl.arange(0, BM)
+    inside = row < n
+    unit = tl.arange(0, H)
+    top = tl.full((BM,), float("-inf"), tl.float32)
+    total = tl.zeros((BM,), tl.float32)
+    mean = tl.zeros((BM, H), tl.float32)
+    for part in range(parts):
+        place = part * n + row
+        here = tl.load(tops + place, mask=inside, other=0.0)
+        higher = tl.maximum(top, here)
+        shrink, scale = tl.exp2(top - higher), tl.exp2(here - higher)
+        total = total * shrink + tl.load(totals + place, mask=inside, other=1.0) * scale
+        if GRADIENT:
+            found = tl.load(means + place[:, None] * H + unit[None, :], mask=inside[:, None], other=0.0)
+            mean = mean * shrink[:, None] + found * scale[:, None]
+        top = higher
     logsum = top + tl.log2(total)
     target = tl.load(targets + row, mask=inside, other=-1)
     counts = target >= 0
     target = tl.where(counts, target, 0)
+    h = tl.load(hidden + row[:, None] * H + unit[None, :], mask=inside[:, None], other=0.0)
     own = tl.load(weight + target[:, None] * H + unit[None, :]).to(tl.float32)
     logit = tl.sum(h.to(tl.float32) * own, 1) + tl.load(bias + target)
     tl.store(losses + row, tl.where(counts, logsum / L2E - logit, 0.0), mask=inside)
     if GRADIENT:
         tl.store(logsums + row, logsum, mask=inside)
-        found = (mean / (total * UNIT)[:, None] - own) * share
-        tl.store(gradient + row[:, None] * H + unit[None, :], found, mask=inside[:, None])
+        by_hidden = (mean / (total * UNIT)[:, None] - own) * share
+        tl.store(gradient + row[:, None] * H + unit[None, :], by_hidden, mask=inside[:, None])
 
 
 @triton.jit
@@ -143,11 +181,22 @@ def _over_words(
     by_hidden: Tensor | None,
 ) -> None:
     n, width = h.shape
-    tile = TILES[0]
-    over_words[(triton.cdiv(n, tile.rows),)](
-        h, w, bias, targets, logsums, losses, by_hidden, n, len(w), 1 / n,
-        H=width, BM=tile.rows, BN=tile.words, UNIT=SCALE, L2E=LOG2E, GRADIENT=by_hidden is not None,
+    words, tile, gradient = len(w), TILES[0], by_hidden is not None
+    blocks = triton.cdiv(n, tile.rows)
+    # So that few rows keep all processors busy.
+    parts = max(1, min(MOST_PARTS, 2 * _processors(h) // blocks, triton.cdiv(words, tile.words)))
+    part = triton.cdiv(triton.cdiv(words, parts), tile.words) * tile.words
+    parts = triton.cdiv(words, part)
+    tops, totals = losses.new_empty(2, parts, n)
+    means = losses.new_empty(parts, n, width) if gradient else None
+    over_words[(blocks, parts)](
+        h, w, bias, tops, totals, means, n, words, part,
+        H=width, BM=tile.rows, BN=tile.words, UNIT=SCALE, L2E=LOG2E, GRADIENT=gradient,
         num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
+    together[(triton.cdiv(n, JOINED_ROWS),)](
+        tops, totals, means, h, w, bias, targets, logsums, losses, by_hidden, n, parts, 1 / n,
+        H=width, BM=JOINED_ROWS, UNIT=SCALE, L2E=LOG2E, GRADIENT=gradient,
     )  # fmt: skip
 
 
