@@ -383,7 +383,13 @@ ANY_GRADIENT = critgrad.Policy("mine", lambda tables: tables.g_norm > 0, lambda 
         (critgrad.Adam_C, {"policy": ANY_GRADIENT}),
         (critgrad.NAdam_C, {"foreach": True}),
         (critgrad.NAdam_C, {"fused": False}),
-        (critgrad.NAdam_C, {"momentum_decay": torch.tensor(4e-3)}),
+        pytest.param(
+            critgrad.NAdam_C,
+            {"momentum_decay": torch.tensor(4e-3)},
+            marks=pytest.mark.skipif(
+                DEVICE == "cuda", reason="torch's own NAdam raises there: foreach takes no tensor"
+            ),
+        ),
     ],
     ids=["amsgrad", "foreach", "fused=False", "policy object", "NAdam foreach", "NAdam fused=False", "NAdam tensor"],
 )

@@ -20,7 +20,7 @@ from critgrad.lab.results_page.findings import Books, Findings, Study, gather
 from critgrad.lab.results_page.page import _points
 from critgrad.lab.results_page.rules import HOLDS, NOT_SEEN, NOT_TESTED, UNTUNED
 from critgrad.lab.results_page.searches import _on_fresh_seeds, found_searches
-from critgrad.lab.results_page.studies import studies_section
+from critgrad.lab.results_page.studies import _far_from_trained, studies_section
 from critgrad.lab.results_page.text import interval, table
 from critgrad.lab.search import Confirmed, SearchTrack
 from critgrad.lab.search import find as find_search
@@ -223,11 +223,37 @@ def test_a_high_value_helps_only_where_it_beats_the_reference(higher: bool) -> N
         ]
 
     def of(gain: float) -> str:
-        data = {"higher_is_better": higher, "cells": cells(gain)}
+        data = {"higher_is_better": higher, "cells": cells(gain), "chosen": {"topC": 5, "decay": 0.7}}
         return rules.no_help([data], "decay", (0.99, 1.0), {"topC": 5, "decay": 0.7}).verdict
 
     assert [of(1.0), of(-1.0), of(0.0)] == [NOT_SEEN, HOLDS, HOLDS]
     assert rules.no_help([], "decay", (0.99,), {"topC": 5, "decay": 0.7}).verdict == NOT_TESTED
+
+
+def test_a_high_value_is_held_against_what_its_own_line_has_where_the_reference_lies_on_another() -> None:
+    """Two lines that meet at decay .9: the cell of decay .7 is there, and nothing else with it."""
+    cells = [
+        {"topC": 5, "decay": 0.7, "values": [9.0, 9.0, 9.0]},
+        {"topC": 5, "decay": 0.9, "values": [1.0, 2.0, 3.0]},
+        {"topC": 50, "decay": 0.9, "values": [2.0, 3.1, 4.0]},
+        {"topC": 100, "decay": 0.9, "values": [2.0]},  # one seed of three: no pair
+    ]
+    data = {"higher_is_better": True, "cells": cells, "chosen": {"topC": 5, "decay": 0.9}}
+    ruling = rules.no_help([data], "topC", (50, 100), {"topC": 5, "decay": 0.7})
+    assert ruling.verdict == NOT_SEEN
+    assert ruling.effect.startswith("1 of 1 are better")
+
+
+@pytest.mark.parametrize("higher, found, far", [(False, 140.0, False), (False, 300.0, True), (True, 60.0, True)])
+def test_a_study_whose_runs_end_far_from_a_tuned_base_says_so(higher: bool, found: float, far: bool) -> None:
+    base = SimpleNamespace(test=SimpleNamespace(mean=130.0))
+    registration = SimpleNamespace(families=("Adam",))
+    outcome = SimpleNamespace(task="one", registration=registration, arm=lambda family, name: base)
+    findings: Any = SimpleNamespace(claimable=[outcome])
+    for task, expected in (("one", far), ("another", False)):
+        study: Any = SimpleNamespace(task=task, data={"higher_is_better": higher})
+        worse = found / 2 if higher else 2 * found
+        assert bool(_far_from_trained(findings, study, [worse, found])) == expected
 
 
 def test_convergence_asks_for_a_loss_that_falls_in_every_run() -> None:

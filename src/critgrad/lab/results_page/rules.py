@@ -178,18 +178,20 @@ def variants_worse(studies: Sequence[Mapping[str, Any]], variants: Mapping[str, 
 def no_help(
     studies: Sequence[Mapping[str, Any]], axis: str, high: Sequence[float], reference: Mapping[str, float]
 ) -> Ruling:
-    """Sensitivity. Holds: no value in ``high`` beats the ``reference`` cell (or the chosen one), seeds paired."""
+    """Sensitivity. Holds: no value in ``high`` beats the ``reference`` cell, seeds paired; where the line through it was not run,
+    the cell at which the study's own two lines meet.
+    """
     found: list[Interval] = []
     for study in studies:
         sign = 1 if study["higher_is_better"] else -1
         cells = {(cell["topC"], cell["decay"]): cell["values"] for cell in study["cells"]}
-        at = reference if (reference["topC"], reference["decay"]) in cells else study["chosen"]
-        base = cells.get((at["topC"], at["decay"]))
-        for value in high:
-            where = {**at, axis: value}
-            other = cells.get((where["topC"], where["decay"]))
-            if base is not None and other is not None and len(base) == len(other):
-                found.append(mean_interval((sign * np.subtract(other, base)).tolist()))
+        for at in (reference, study["chosen"]):
+            line = [{**at, axis: value} for value in (at[axis], *high)]
+            base, *others = (cells.get((point["topC"], point["decay"]), ()) for point in line)
+            pairs = [np.subtract(other, base) for other in others if len(base) == len(other) > 0]
+            if pairs:
+                found += [mean_interval((sign * pair).tolist()) for pair in pairs]
+                break
     if not found:
         return Ruling(NOT_TESTED, "")
     helps = sum(row.low > 0 for row in found)

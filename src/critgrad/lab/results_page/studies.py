@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..protocol.paper_values import RUN_TIME_TOPC, RUN_TIMES
@@ -36,6 +36,30 @@ def _timed_title(study: Study) -> str:
     return study.task + (f", {values(settings)}" if settings else "")
 
 
+FAR = 1.5  # times worse than a tuned base: what such runs differ in is the beginning of training
+
+
+def _far_from_trained(findings: Findings, study: Study, values_found: Iterable[float]) -> str:
+    """A sentence where even the best of a study's runs are far from what a tuned base reaches on the same task."""
+    higher = study.data["higher_is_better"]
+    best = max if higher else min
+    bases = [
+        arm
+        for outcome in findings.claimable
+        if outcome.task == study.task
+        for family in outcome.registration.families
+        if (arm := outcome.arm(family, "base")) is not None
+    ]
+    reached = best((arm.test.mean for arm in bases), default=None)
+    found = best(values_found, default=None)
+    if reached is None or found is None or (reached < FAR * found if higher else found < FAR * reached):
+        return ""
+    return (
+        f"Far from trained: the best of these runs have {short(found, 4)}, the best tuned base of the fair experiment "
+        f"{short(reached, 4)}. What differs here is the beginning of training.\n\n"
+    )
+
+
 def _sensitivity(findings: Findings) -> str:
     text = ""
     for study in findings.studies("sensitivity"):
@@ -50,6 +74,7 @@ def _sensitivity(findings: Findings) -> str:
             f"{_seeds({cell['runs'] for cell in data['cells']})}; runs that vary nothing have {values(data['chosen'])}"
         )
         text += f"{' (bold)' if chosen in cells else ''}.\n\n"
+        text += _far_from_trained(findings, study, [cell["test"] for cell in data["cells"]])
         if len(cells) > len(sizes) * len(decays) / 2:
             rows = [[str(topC), *[cells.get((topC, decay), "missing") for decay in decays]] for topC in sizes]
             text += table(("topC", *[f"decay {decay:g}" for decay in decays]), rows, [f"decay {d:g}" for d in decays])
@@ -75,6 +100,7 @@ def _ablation(findings: Findings) -> str:
             f"\n### {_title(study)}\n\n{_seeds(counts)}; differences are paired by seed, positive where the variant is "
         )
         text += "better.\n\n"
+        text += _far_from_trained(findings, study, [row["test"] for of in study.data["studies"].values() for row in of])
         head = ("what is varied", "optimizer", "variant", f"test {study.data['metric']}", "minus the default")
         text += table(head, rows, head[3:])
     return f"\n## Ablations\n{text}" if text else ""
