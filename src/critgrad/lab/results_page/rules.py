@@ -178,8 +178,8 @@ def variants_worse(studies: Sequence[Mapping[str, Any]], variants: Mapping[str, 
 def no_help(
     studies: Sequence[Mapping[str, Any]], axis: str, high: Sequence[float], reference: Mapping[str, float]
 ) -> Ruling:
-    """Sensitivity. Holds: no value in ``high`` beats the ``reference`` cell, seeds paired; where the line through it was not run,
-    the cell at which the study's own two lines meet.
+    """Sensitivity. Holds: no value in ``high`` beats the ``reference`` cell, seeds paired; where the line through it was not
+    run, the cell at which the study's own two lines meet.
     """
     found: list[Interval] = []
     for study in studies:
