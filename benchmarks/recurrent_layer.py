@@ -9,16 +9,12 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
-import time
-from collections.abc import Callable
-from multiprocessing import get_context
-from typing import Any
 
 import torch
-from output_layer import captured, interleaved
+from output_layer import interleaved
+from side_by_side import Step, rates, table
 from torch import nn
 
-from critgrad.lab.executors.mps import service_for
 from critgrad.lab.models import lstm, lstm_kernels
 
 # Steps, rows, inputs, hidden units.
@@ -29,8 +25,6 @@ SIZES = {
     "MultiWOZ, encoder": (64, 64, 128, 100),
     "MultiWOZ, decoder": (40, 64, 128, 200),
 }
-SECONDS = 1.0  # of each way and size, side by side
-Step = Callable[[], object]
 
 
 def steps_of(name: str) -> dict[str, Step]:
@@ -80,44 +74,6 @@ def _try_cuts(step: Step, rounds: int) -> None:
     lstm_kernels.CUTS = here
 
 
-def side_by_side(processes: int) -> None:
-    """Steps a second of all processes together, for each size and way."""
-    service = service_for(processes, "cuda")
-    if service is not None:
-        os.environ.update(service.environment)
-    context = get_context("spawn")
-    barrier, found = context.Barrier(processes), context.SimpleQueue()
-    workers = [context.Process(target=_work, args=(barrier, found)) for _ in range(processes)]
-    for worker in workers:
-        worker.start()
-    rates: dict[tuple[str, str], float] = {}
-    for _ in range(processes * len(SIZES) * 2):
-        key, rate = found.get()
-        rates[key] = rates.get(key, 0.0) + rate
-    for worker in workers:
-        worker.join()
-    for name in SIZES:
-        figures = ", ".join(f"{way} {rates[name, way]:,.0f}" for way in ("torch", "kernels"))
-        print(f"{name}: {figures} steps a second", flush=True)
-    if service is not None:
-        service.stop()
-
-
-def _work(barrier: Any, found: Any) -> None:
-    for name in SIZES:
-        for way, step in steps_of(name).items():
-            replay = captured(step)
-            torch.cuda.synchronize()
-            barrier.wait()
-            begin, steps = time.perf_counter(), 0
-            while time.perf_counter() - begin < SECONDS:
-                for _ in range(20):
-                    replay()
-                torch.cuda.synchronize()
-                steps += 20
-            found.put(((name, way), steps / (time.perf_counter() - begin)))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--cuts", action="store_true", help="try other cuts of the kernels")
@@ -127,7 +83,7 @@ def main() -> None:
     os.environ[lstm.ASKED] = "1"
     if args.processes > 1:
         print(f"{args.processes} processes side by side, torch {torch.__version__}, forward and backward")
-        side_by_side(args.processes)
+        print(table(rates(args.processes, list(SIZES), steps_of)))
     else:
         print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, forward and backward")
         alone(args.rounds, args.cuts)

@@ -163,8 +163,18 @@ def test_a_later_question_has_its_own_seeds_and_the_first_ones_budget(name: str)
     assert {p.arm for p in r.primary} == {"F-rival", "F-tensor"}
 
 
-@pytest.mark.parametrize("task", ["ptb-lstm@b420", "wikitext2-lstm@b420"])
-def test_sgd_without_momentum_is_asked_of_the_language_models_later(task: str) -> None:
+def test_the_papers_own_claim_is_asked_where_its_table_fits() -> None:
+    r = find("ptb-lstm+paper")
+    assert (r.batch_size, r.families) == (task_of("ptb-lstm").batch_size, ("SGD", "SGDM", "RMSprop", "Adam"))
+    assert [(p.arm, p.against) for p in r.primary] == [("C", ("base", "rival", "momentum"))]
+    first = fair(r).plan(ToyLedger())
+    arms = {(role.family, role.arm) for planned in first for role in planned.roles}
+    assert len(arms) == 16
+    assert len(first) == 8 * 14  # the rivals of both SGD families are the same runs
+
+
+def test_sgd_without_momentum_is_asked_of_wikitext_later() -> None:
+    task = "wikitext2-lstm@b420"
     r, first = find(f"{task}+sgd"), find(task)
     assert r.families == ("SGD",)
     assert (r.trials, r.report_seeds, r.epochs, r.settings) == (8, tuple(range(7)), first.epochs, first.settings)

@@ -197,6 +197,23 @@ def analysed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def test_an_analysis_that_was_stopped_names_what_it_lacks(analysed: Path, tmp_path: Path) -> None:
+    def cells(*books: Path) -> dict[str, str]:
+        text = section(render_results(list(books)), "## What has not been run")
+        return {label: lines_of(text, label)[0][2] for label in ("sensitivity", "run times")}
+
+    assert cells(analysed) == {"sensitivity": "ptb-lstm@b420", "run times": "ptb-lstm, multiwoz-roberta"}
+    path = tmp_path / "stopped.db"
+    with Ledger.open(path, write=True, create=True) as book:
+        lines = ANALYSES["sensitivity"].plan(book, "snli-lstm", Options(1, {"epochs": 4}, lines=True))
+        add(book, [item for item in lines if item.trial.hyper["topC"] < 50])
+        add(book, ANALYSES["runtime"].plan(book, "snli-conv", Options(1))[:4])
+    assert cells(path) == {
+        "sensitivity": "snli-lstm (without topC 50, topC 100)",
+        "run times": "snli-conv (without topC 50, topC 100)",
+    }
+
+
 def test_analyses_have_tables_with_their_settings_and_seeds(analysed: Path) -> None:
     text = render_results([analysed])
     cells = section(text, "## Sensitivity to topC and decay")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..analyses import cost, inside, outcomes
 from ..protocol import registered
 from ..protocol.paper_values import RUN_TIMES, name_of
 from ..search import find, searches, tasks_of
@@ -48,7 +52,9 @@ def coverage_section(findings: Findings) -> str:
     rows = []
     for label, purpose, tasks in ITEMS:
         found = there.get(purpose, {})
-        run = [", ".join(sorted(found[task])) for task in tasks if task in found]
+        lacking = _lacking_cells(findings, purpose)
+        named = {task: [name + lacking.get(name, "") for name in sorted(found.get(task, ()))] for task in tasks}
+        run = [", ".join(names) for names in named.values() if names]
         missing = [
             f"{task} (not finished)" if purpose == FAIR and task in begun else task
             for task in tasks
@@ -79,6 +85,40 @@ def _tasks_run(findings: Findings) -> dict[str, dict[str, set[str]]]:
                     (role.purpose if role.track == "analysis" else role.track).removeprefix("analysis:"), row.trial.task
                 )
     return out
+
+
+def _lacking_cells(findings: Findings, purpose: str) -> dict[str, str]:
+    """By task, what an analysis has not: `` (without topC 50, 100)``. Of several settings the most complete one counts."""
+    if purpose not in CELLS:
+        return {}
+    found: dict[str, list[list[str]]] = {}
+    for study in findings.studies(purpose):
+        found.setdefault(study.task, []).append(CELLS[purpose](study.data))
+    fewest = {task: min(lists, key=len) for task, lists in found.items()}
+    return {task: f" (without {', '.join(missing)})" for task, missing in fewest.items() if missing}
+
+
+def _of_grid(data: Mapping[str, Any]) -> list[str]:
+    """Values of topC and of decay that no run has, on the whole grid or on the paper's two lines."""
+    there = {name: {cell[name] for cell in data["cells"]} for name in ("topC", "decay")}
+    wanted = (("topC", outcomes.TOPCS), ("decay", outcomes.DECAYS))
+    return [f"{name} {value:g}" for name, values in wanted for value in values if value not in there[name]]
+
+
+def _of_sizes(name: str, sizes: Sequence[int]) -> Callable[[Mapping[str, Any]], list[str]]:
+    def missing(data: Mapping[str, Any]) -> list[str]:
+        there = {entry["topC"] for entry in data[name]}
+        return [f"topC {topC}" for topC in sizes if topC not in there]
+
+    return missing
+
+
+# What an analysis should have on a task, and has not.
+CELLS: Mapping[str, Callable[[Mapping[str, Any]], list[str]]] = {
+    "sensitivity": _of_grid,
+    "gt-vs-gc": _of_sizes("lines", inside.NORMS_TOPC),
+    "runtime": _of_sizes("points", cost.TOPCS),
+}
 
 
 def _announced(findings: Findings) -> list[str]:

@@ -1,0 +1,63 @@
+"""Training steps of CIFAR-100's network on a GPU, several processes side by side: batch sizes, precisions, optimizers.
+
+``PYTHONPATH=src python benchmarks/conv_net.py --processes 8``
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+import torch.nn.functional as F
+from side_by_side import Step, rates, table
+from torch import nn
+
+import critgrad
+from critgrad.lab.models import DeepConvNet
+
+CASES = {  # batch size, bfloat16
+    "batch 128, bf16": (128, True),
+    "batch 256, bf16": (256, True),
+    "batch 64, bf16": (64, True),
+    "batch 64, TF32": (64, False),
+}
+OPTIMIZERS = {
+    "Adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-3, fused=True, capturable=True),
+    "Adam_F": lambda parameters: critgrad.Adam_F(parameters, lr=1e-3, capturable=True),
+}
+
+
+def steps_of(case: str) -> dict[str, Step]:
+    batch, bf16 = CASES[case]
+    torch.manual_seed(0)
+    images, labels = torch.randn(batch, 3, 32, 32, device="cuda"), torch.randint(100, (batch,), device="cuda")
+
+    def step(name: str) -> Step:
+        model = DeepConvNet(bf16=bf16).cuda()
+        parameters = list(model.parameters())
+        optimizer = OPTIMIZERS[name](parameters)
+
+        def take() -> object:
+            for p in parameters:
+                p.grad = None
+            loss = F.cross_entropy(model(images), labels)
+            loss.backward()
+            nn.utils.clip_grad_norm_(parameters, 10.0)
+            optimizer.step()
+            return loss.detach()
+
+        return take
+
+    return {name: step(name) for name in OPTIMIZERS}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--processes", type=int, default=8)
+    args = parser.parse_args()
+    print(f"{args.processes} processes side by side, torch {torch.__version__}")
+    print(table(rates(args.processes, list(CASES), steps_of)))
+
+
+if __name__ == "__main__":
+    main()
