@@ -8,11 +8,15 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .coordinator import Event
 from .words import default_device, pairs
+
+if TYPE_CHECKING:
+    from .executors import KeptExecutor
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -80,6 +84,12 @@ def _parser() -> argparse.ArgumentParser:
         sweeps.add_argument("--workers", type=int)
         sweeps.add_argument("--bank-size", type=int, default=256, help="models in one bank")
 
+    several = command("batch", "Run the sweeps and analyses of a file one after the other, by the same workers.")
+    several.add_argument("file", type=Path, help="one command a line; NAME=VALUE before it is for its workers")
+    several.add_argument("--seconds", type=float, help="start nothing that would not be done by then")
+    several.add_argument("--workers", type=int, help="processes, whatever the lines say")
+    several.add_argument("--device", default="auto")
+
     joined = command("merge", "Put the rows of several ledgers into one.")
     joined.add_argument("target", type=Path)
     joined.add_argument("sources", type=Path, nargs="+")
@@ -141,7 +151,7 @@ def _train(args: argparse.Namespace) -> int:
     return 0
 
 
-def _sweep(args: argparse.Namespace) -> int:
+def _sweep(args: argparse.Namespace, kept: KeptExecutor | None = None) -> int:
     from . import commands
     from .ledger import Ledger
 
@@ -169,6 +179,7 @@ def _sweep(args: argparse.Namespace) -> int:
             checkpoints=commands.checkpoint_folder(args.ledger),
             bank_size=args.bank_size,
             retry_failed=args.retry,
+            kept=kept,
         )
     print(outcome.text)
     return 130 if outcome.interrupted else 1 if outcome.failed else 0
@@ -204,7 +215,7 @@ def _search(args: argparse.Namespace) -> int:
     return 130 if outcome.interrupted else 1 if outcome.failed else 0
 
 
-def _analyze(args: argparse.Namespace) -> int:
+def _analyze(args: argparse.Namespace, kept: KeptExecutor | None = None) -> int:
     from .analyses import Options
     from .commands import analyze, checkpoint_folder
     from .ledger import Ledger
@@ -225,11 +236,48 @@ def _analyze(args: argparse.Namespace) -> int:
             bank_size=args.bank_size,
             retry_failed=args.retry,
             seconds=args.seconds,
+            kept=kept,
         )
     print("Nothing was left to run." if found.outcome is None else found.outcome.text)
     if found.missing:
         print(found.lacking)
+    if found.outcome is not None and found.outcome.interrupted:
+        return 130
     return 1 if found.missing else 0
+
+
+def _batch(args: argparse.Namespace) -> int:
+    from .batch import Surroundings, read_lines, worst
+    from .commands import EXPECTED
+    from .executors import KeptExecutor
+
+    lines = read_lines(args.file)
+    asked = [_arguments(_parser(), line.arguments) for line in lines]  # a mistake in any line before the first is run
+    began, codes = time.monotonic(), []
+    kept, surroundings = KeptExecutor(), Surroundings()
+    try:
+        for line, own in zip(lines, asked):
+            left = None if args.seconds is None else args.seconds - (time.monotonic() - began)
+            if left is not None and left <= 0:
+                print(f"No time for line {line.number}: {line.text}", flush=True)
+                codes.append(1)
+                continue
+            print(f"Line {line.number}: {line.text}", flush=True)
+            own.device, own.executor, own.workers = args.device, "local", args.workers
+            own.seconds = left if own.seconds is None else own.seconds if left is None else min(left, own.seconds)
+            if surroundings.change(line.environment):
+                kept.close()
+            try:
+                codes.append({"sweep": _sweep, "analyze": _analyze}[own.command](own, kept))
+            except EXPECTED as error:
+                print(_said(error), file=sys.stderr)
+                codes.append(1)
+            if codes[-1] == 130:
+                break
+    finally:
+        kept.close()
+        surroundings.restore()
+    return worst(codes)
 
 
 def _merge(args: argparse.Namespace) -> int:
@@ -248,30 +296,40 @@ def _prepare(args: argparse.Namespace) -> int:
     return 0
 
 
-_COMMANDS = {
+_COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "train": _train,
     "sweep": _sweep,
     "search": _search,
     "analyze": _analyze,
+    "batch": _batch,
     "merge": _merge,
     "prepare": _prepare,
 }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; what a user can put right is one line."""
-    parser = _parser()
+def _arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
     args, rest = parser.parse_known_args(argv)
     if len(rest) == 1 and not rest[0].startswith("-") and getattr(args, "task", "") is None:
         args.task = rest.pop()  # argparse gives an optional argument up at the first option: "sensitivity --lines TASK"
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    return args
+
+
+def _said(error: BaseException) -> str:
+    """What a user can put right, in one line."""
+    return f"Error: {' '.join(str(error).split()) or type(error).__name__}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; what a user can put right is one line."""
+    args = _arguments(_parser(), argv)
     from .commands import EXPECTED
 
     try:
         return _COMMANDS[args.command](args)
     except EXPECTED as error:
-        print(f"Error: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr)
+        print(_said(error), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         again = "with --resume " if args.command == "train" else ""

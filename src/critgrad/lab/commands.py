@@ -168,9 +168,10 @@ def sweep(
     seconds: float | None = None,
     untimed: bool = False,
     on_event: OnEvent | None = None,
+    kept: KeptExecutor | None = None,
     **jobs: Any,
 ) -> Outcome:
-    """Plan, run, plan again, until nothing is left. ``jobs`` goes to ``run_jobs``.
+    """Plan, run, plan again, until nothing is left. ``jobs`` goes to ``run_jobs``; ``kept`` has workers of an earlier sweep.
 
     With shards the first stage alone can be split: what follows depends on rows that other shards have. ``seconds`` starts
     no job that would not be done by then, judged by the longest so far. ``untimed`` leaves the timed runs, and what waits
@@ -194,7 +195,8 @@ def sweep(
 
     todo, failed = wanted()
     now = [item for item in todo if not (untimed and is_timed(item))]
-    kept = KeptExecutor()
+    own = kept is None
+    kept = kept or KeptExecutor()
     try:
         while now and not interrupted and not (seconds is not None and time.monotonic() - began > seconds):
             # Runs that are timed must not share the machine: first they, one after the other, then the rest in a new round.
@@ -213,7 +215,8 @@ def sweep(
             if outcome.done + outcome.failed == 0 or (seconds is not None and outcome.remaining):
                 break
     finally:
-        kept.close()
+        if own:
+            kept.close()
     return Outcome(done, failed, before, len(todo), time.monotonic() - began, interrupted)
 
 
@@ -260,9 +263,12 @@ def analyze(
     *,
     on_event: OnEvent | None = None,
     workers: int | None = None,
+    kept: KeptExecutor | None = None,
     **jobs: Any,
 ) -> Analysed:
-    """Run what an analysis lacks and collect its numbers. ``options`` is an ``analyses.Options``; ``jobs`` as in ``sweep``."""
+    """Run what an analysis lacks and collect its numbers. ``options`` is an ``analyses.Options``; ``jobs``, ``kept`` as in
+    ``sweep``.
+    """
     from .analyses import ANALYSES
 
     if name not in ANALYSES:
@@ -281,7 +287,10 @@ def analyze(
     if planned:
         # Runs that are timed must not share the machine with one another.
         workers = 1 if analysis.timed and workers is None else workers
-        outcome = run_jobs(planned, book, on_event=on_event, workers=workers, eager=analysis.timed, **jobs)
+        if analysis.timed and kept is not None:
+            kept.close()
+            kept = None
+        outcome = run_jobs(planned, book, on_event=on_event, workers=workers, eager=analysis.timed, kept=kept, **jobs)
     # Runs of other settings may stand beside these: they belong to other figures.
     rows = [row for row in analysis.rows(book, where) if row.key in keys]
     data = analysis.collect(where, rows) if rows else {}
