@@ -154,6 +154,11 @@ def test_the_sections_of_the_fair_experiments_and_the_decomposition_are_there(fa
     assert not any("not testable" in row[-1] for row in rows)  # seven seeds, two families
 
 
+def test_tasks_of_a_track_that_have_other_numbers_of_seeds_are_not_told_as_one(paper: Path) -> None:
+    (row,) = lines_of(section(render_results([paper]), "## What was run"), "4 tasks")
+    assert (row[1], row[6]) == ("paper-best", "1 to 3")
+
+
 def test_what_has_not_been_run_is_named(fair_runs: Path, paper: Path, tmp_path: Path) -> None:
     text = section(render_results([fair_runs, paper]), "## What has not been run")
     fair, settings, ablations = (

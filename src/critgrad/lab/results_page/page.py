@@ -110,7 +110,8 @@ def _what(findings: Findings) -> str:
     for name, tasks in sorted(several.items()):
         of_name = [row for task in tasks for row in tracks[task, name]]
         label = tasks[0] if len(tasks) == 1 else f"{len(tasks)} tasks"
-        seeds = str(len({row.trial.seed for row in of_name}))
+        counts = [len({row.trial.seed for row in tracks[task, name]}) for task in tasks]
+        seeds = str(counts[0]) if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)}"
         rows.append([label, name, *_origin(of_name), f"{len(of_name):,}", seeds, "-"])
     head = ("task", "track", "data", "engine", "machine", "runs", "seeds", "registered")
     text = "\n## What was run\n\n" + table(head, rows, ("runs",))
