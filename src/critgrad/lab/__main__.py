@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     several = command("batch", "Run the sweeps and analyses of a file one after the other, by the same workers.")
     several.add_argument("file", type=Path, help="one command a line; NAME=VALUE before it is for its workers")
     several.add_argument("--seconds", type=float, help="start nothing that would not be done by then")
-    several.add_argument("--workers", type=int, help="processes, whatever the lines say")
+    several.add_argument("--workers", type=int, help="processes, where a line does not say how many")
     several.add_argument("--device", default="auto")
 
     joined = command("merge", "Put the rows of several ledgers into one.")
@@ -263,7 +263,7 @@ def _batch(args: argparse.Namespace) -> int:
                 codes.append(1)
                 continue
             print(f"Line {line.number}: {line.text}", flush=True)
-            own.device, own.executor, own.workers = args.device, "local", args.workers
+            own.device, own.executor, own.workers = args.device, "local", own.workers or args.workers
             own.seconds = left if own.seconds is None else own.seconds if left is None else min(left, own.seconds)
             if surroundings.change(line.environment):
                 kept.close()

@@ -9,9 +9,12 @@ import pytest
 from cli_helpers import finished
 
 from critgrad.lab import __main__ as bare
+from critgrad.lab.analyses import ANALYSES, Options
 from critgrad.lab.batch import Line, Surroundings, read_lines
+from critgrad.lab.commands import make_track
 from critgrad.lab.executors import registry
 from critgrad.lab.executors.base import InlineExecutor
+from critgrad.lab.words import pairs
 
 SWEEP = "sweep digits-mlp@tiny --track paper-grid --trials 1 --seeds 1 --set epochs=1 --families SGD"
 LOOK = "analyze convex covtype-logreg@tiny --seeds 1 --set epochs=1 --optimizer SGD"
@@ -49,6 +52,24 @@ def test_the_lines_are_run_in_turn_by_the_same_workers(cli, opened, batch):
     assert (len(cli.rows("a.db")), len(cli.rows("b.db"))) == (2, 1)
     batch(f"{SWEEP} --ledger a.db", f"{LOOK} --ledger b.db")
     assert len(opened) == 1  # nothing was left to run
+
+
+def test_a_line_may_ask_for_a_number_of_workers_of_its_own(opened, batch):
+    batch(f"{SWEEP} --ledger a.db --workers 2", f"{LOOK} --ledger b.db", workers=3)
+    assert [workers for _, workers, _ in opened] == [2, 3]
+
+
+def test_what_is_missing_of_the_results_can_be_run_as_it_stands():
+    lines = read_lines(Path(__file__).parents[3] / "results" / "missing.txt")
+    assert lines
+    for line in lines:
+        own = bare._arguments(bare._parser(), line.arguments)
+        settings = pairs(own.set, "--set")
+        if own.command == "analyze":
+            assert ANALYSES[own.name].trials(own.task, Options(own.seeds, settings, lines=own.lines))
+        else:
+            assert make_track(own.task, own.track, seeds=own.seeds, settings=settings).total
+    assert len({line.arguments[-1] for line in lines}) == len(lines)  # each has a ledger of its own
 
 
 def test_another_environment_takes_other_workers_and_is_gone_afterwards(opened, batch):
