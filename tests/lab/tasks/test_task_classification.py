@@ -1,9 +1,11 @@
+import copy
 import math
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
 from critgrad.lab import data
@@ -35,6 +37,24 @@ def test_mixed_precision_is_asked_for_on_a_gpu_alone():
     plain = DeepConvNet(width=4).eval()
     torch.manual_seed(0)
     assert torch.equal(DeepConvNet(width=4, bf16=True).eval()(x), plain(x))
+
+
+def test_rectifying_after_the_pooling_is_the_papers_network_bit_for_bit() -> None:
+    """Values and gradients, also where windows are all negative or have equal entries."""
+    torch.manual_seed(0)
+    ours = DeepConvNet(width=4, dropout2d=0.0, dropout=0.0)
+    papers = copy.deepcopy(ours)
+    layers = list(papers.blocks)
+    for at in [i for i, layer in enumerate(layers) if isinstance(layer, nn.MaxPool2d)]:
+        assert isinstance(layers[at + 1], nn.ReLU)
+        layers[at], layers[at + 1] = layers[at + 1], layers[at]
+    papers.blocks = nn.Sequential(*layers)
+    x = torch.randn(8, 3, 32, 32).round()  # of few values: ties
+    for model in (ours, papers):
+        model(x).square().sum().backward()
+    assert torch.equal(ours(x), papers(x))
+    for mine, theirs in zip(ours.parameters(), papers.parameters(), strict=True):
+        assert torch.equal(mine.grad, theirs.grad)
     assert problem_of("cifar100-convnet@tiny", {"bf16": True}).build().bf16
 
 
