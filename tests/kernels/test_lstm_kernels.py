@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 from critgrad.lab.models import lstm
+from critgrad.lab.spec import Trial
+from critgrad.lab.train import train
 
 kernels = pytest.importorskip("critgrad.lab.models.lstm_kernels")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -84,3 +86,14 @@ def test_it_is_nn_lstm_by_its_names_and_its_first_weights():
     torchs = nn.LSTM(3, 6)
     assert list(ours.state_dict()) == list(torchs.state_dict())
     assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), torchs.parameters(), strict=True))
+
+
+def test_a_run_says_that_its_layers_were_the_kernels(monkeypatch):
+    trial = Trial("ptb-lstm@tiny", "Adam", {"lr": 1e-3}, settings={"epochs": 1, "epoch_steps": 3})
+    monkeypatch.setattr(lstm.LSTM, "_fits", lambda self, input: self.training)  # evaluations take long in the interpreter
+    ours = train(trial, device=DEVICE)
+    monkeypatch.setattr(lstm.LSTM, "_fits", lambda self, input: False)
+    torchs = train(trial, device=DEVICE)
+    assert ours.provenance["lstm"] == "kernels"
+    assert "lstm" not in torchs.provenance
+    assert ours.summary["valid"] == pytest.approx(torchs.summary["valid"], rel=1e-3)
