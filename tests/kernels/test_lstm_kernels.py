@@ -90,7 +90,9 @@ def test_it_is_nn_lstm_by_its_names_and_its_first_weights():
 
 def test_a_run_says_that_its_layers_were_the_kernels(monkeypatch):
     trial = Trial("ptb-lstm@tiny", "Adam", {"lr": 1e-3}, settings={"epochs": 1, "epoch_steps": 3})
-    monkeypatch.setattr(lstm.LSTM, "_fits", lambda self, input: self.training)  # evaluations take long in the interpreter
+    monkeypatch.setattr(
+        lstm.LSTM, "_fits", lambda self, input: self.training
+    )  # evaluations take long in the interpreter
     ours = train(trial, device=DEVICE)
     monkeypatch.setattr(lstm.LSTM, "_fits", lambda self, input: False)
     torchs = train(trial, device=DEVICE)
