@@ -18,6 +18,7 @@ from critgrad.lab.protocol.tracks import Fair, fair
 from critgrad.lab.protocol.tuning import Selected, tune, tuning_trial
 from critgrad.lab.report.outcome_figures import best_after_figures
 from critgrad.lab.report.panels import fair_panel
+from critgrad.lab.report.sections import _fair_block
 from critgrad.lab.results import Result
 from critgrad.lab.spec import Trial
 
@@ -193,6 +194,7 @@ def test_the_best_after_k_trials_takes_the_longest_runs_of_each_point():
     assert best.validation[-1] == pytest.approx(76) == chosen_of(r, ledger).valid
     (figure,) = best_after_figures(fair_panel(ledger, outcome))
     assert "longest runs" in figure.caption
+    assert f"({r.rungs.text})" in _fair_block(outcome).intro
 
 
 # -- what a registration says ------------------------------------------------------------------------------------------

@@ -47,6 +47,17 @@ class Rungs:
     epochs: tuple[int, ...]  # of each rung
     keep: tuple[int, ...]  # points that go on from each
 
+    @property
+    def text(self) -> str:
+        """In words.
+
+        >>> Rungs((3, 8), (3, 2)).text
+        'all for 3 epochs, the best 3 for 8, the best 2 to the end'
+        """
+        middle = [f"the best {keep} for {epochs}" for keep, epochs in zip(self.keep, self.epochs[1:])]
+        first = f"all for {self.epochs[0]} epoch{'s' if self.epochs[0] > 1 else ''}"
+        return ", ".join([first, *middle, f"the best {self.keep[-1]} to the end"])
+
     def within(self, trials: int) -> Rungs:
         """The same for so many points."""
         return replace(self, keep=tuple(min(keep, trials) for keep in self.keep))

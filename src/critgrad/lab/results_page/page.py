@@ -245,7 +245,8 @@ def _arms(findings: Findings) -> str:
         plan = outcome.registration
         text += f"\n## {outcome.name}\n\n"
         text += f"{plan.metric}, {plan.epochs} epochs, batch {plan.batch_size}{behind(plan.settings)}; "
-        text += f"{_points(outcome)}, neighbouring learning rates at most "
+        rungs = "" if plan.rungs is None else f" ({plan.rungs.text})"
+        text += f"{_points(outcome)}{rungs}, neighbouring learning rates at most "
         text += (
             f"{short(plan.widest_step, 2)} times apart; {len(plan.report_seeds)} report seeds; {outcome.standing.text}."
         )
