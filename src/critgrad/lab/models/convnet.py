@@ -88,9 +88,9 @@ def _block(inputs: int, middle: int, outputs: int) -> list[nn.Module]:
     return [
         nn.Conv2d(inputs, middle, 3, padding=1),
         nn.BatchNorm2d(middle),
-        nn.ReLU(),
+        nn.ReLU(inplace=True),
         nn.Conv2d(middle, outputs, 3, padding=1),
         # Pooled first: the largest value is the same, so is its place where it is positive; a quarter is left to rectify.
         nn.MaxPool2d(2),
-        nn.ReLU(),
+        nn.ReLU(inplace=True),
     ]
