@@ -248,7 +248,7 @@ def _analyze(args: argparse.Namespace, kept: KeptExecutor | None = None) -> int:
 
 def _batch(args: argparse.Namespace) -> int:
     from .batch import Surroundings, read_lines, worst
-    from .commands import EXPECTED
+    from .commands import EXPECTED, is_timed
     from .executors import KeptExecutor
 
     lines = read_lines(args.file)
@@ -263,7 +263,9 @@ def _batch(args: argparse.Namespace) -> int:
                 codes.append(1)
                 continue
             print(f"Line {line.number}: {line.text}", flush=True)
-            own.device, own.executor, own.workers = args.device, "local", own.workers or args.workers
+            own.device, own.executor = args.device, "local"
+            if not (own.command == "analyze" and is_timed(own.name)):
+                own.workers = own.workers or args.workers
             own.seconds = left if own.seconds is None else own.seconds if left is None else min(left, own.seconds)
             if surroundings.change(line.environment):
                 kept.close()

@@ -297,6 +297,13 @@ def analyze(
     return Analysed(data, len(keys) - len(rows), len(book.failed(keys)), outcome)
 
 
+def is_timed(name: str) -> bool:
+    """Whether an analysis is made for its times: then one run after the other, unless it is told otherwise."""
+    from .analyses import ANALYSES
+
+    return name in ANALYSES and ANALYSES[name].timed
+
+
 def dataset_of(name: str) -> str:
     """The data set of a task, with its variants; a data set's own name as it is.
 

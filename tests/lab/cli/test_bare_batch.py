@@ -9,6 +9,7 @@ import pytest
 from cli_helpers import finished
 
 from critgrad.lab import __main__ as bare
+from critgrad.lab import coordinator
 from critgrad.lab.analyses import ANALYSES, Options
 from critgrad.lab.batch import Line, Surroundings, read_lines
 from critgrad.lab.commands import make_track
@@ -29,7 +30,8 @@ def opened(monkeypatch):
         seen.append((name, workers, os.environ.get("CRITGRAD_OF_A_LINE")))
         return InlineExecutor()
 
-    monkeypatch.setattr(registry, "open_executor", open_executor)
+    for module in (registry, coordinator):
+        monkeypatch.setattr(module, "open_executor", open_executor)
     return seen
 
 
@@ -81,8 +83,8 @@ def test_another_environment_takes_other_workers_and_is_gone_afterwards(opened, 
 
 def test_runs_that_are_timed_have_no_workers_beside_them(opened, batch):
     timed = "analyze runtime mnist-mlp@tiny --seeds 1 --set epoch_steps=5 --ledger b.db"
-    batch(f"{SWEEP} --ledger a.db", timed, f"{LOOK} --ledger c.db")
-    assert [workers for _, workers, _ in opened] == [None, None]  # those of the first line were closed, and opened anew
+    batch(f"{SWEEP} --ledger a.db", timed, f"{LOOK} --ledger c.db", workers=3)
+    assert [workers for _, workers, _ in opened] == [3, 1, 3]  # those of the first line were closed, and opened anew
 
 
 def test_a_line_that_cannot_be_run_does_not_keep_the_others(cli, opened, batch):
