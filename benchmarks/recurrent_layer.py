@@ -28,7 +28,7 @@ SIZES = {
 
 
 def steps_of(name: str) -> dict[str, Step]:
-    """A step of each way, and how far their gradients are apart."""
+    """A step of each way, with the same weights."""
     steps, rows, inputs, width = SIZES[name]
     torch.manual_seed(0)
     words = torch.randn(steps, rows, inputs, device="cuda", requires_grad=True)

@@ -14,9 +14,8 @@ from output_layer import captured
 from critgrad.lab.executors.mps import service_for
 
 Step = Callable[[], object]
-Steps = Callable[
-    [str], dict[str, Step]
-]  # of a case: a step for each way; a function of a module, for it is sent by name
+# Of a case a step for each way: a function of a module, since processes are sent its name.
+Steps = Callable[[str], dict[str, Step]]
 
 
 def rates(processes: int, cases: Sequence[str], steps_of: Steps, seconds: float = 1.0) -> dict[tuple[str, str], float]:
@@ -46,7 +45,7 @@ def _work(barrier: Any, found: Any, cases: Sequence[str], steps_of: Steps, secon
         for way, step in steps_of(case).items():
             replay = captured(step)
             torch.cuda.synchronize()
-            barrier.wait()
+            barrier.wait(120)  # one that has died would keep the others for ever
             begin, steps = time.perf_counter(), 0
             while time.perf_counter() - begin < seconds:
                 for _ in range(20):

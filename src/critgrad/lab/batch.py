@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,8 +73,3 @@ class Surroundings:
             else:
                 os.environ[name] = value
         self._before = {}
-
-
-def worst(codes: Sequence[int]) -> int:
-    """The exit code of the whole: the first that is not 0."""
-    return next((code for code in codes if code), 0)

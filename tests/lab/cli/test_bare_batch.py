@@ -93,6 +93,14 @@ def test_a_line_that_cannot_be_run_does_not_keep_the_others(cli, opened, batch):
     assert len(cli.rows("a.db")) == 2
 
 
+def test_an_interruption_ends_the_batch_and_is_its_exit_code(cli, opened, batch, monkeypatch):
+    monkeypatch.setattr(bare, "_analyze", lambda args, kept: 130)
+    lines = ("sweep no-such-task --track paper-best", f"{LOOK} --ledger b.db", f"{SWEEP} --ledger a.db")
+    out, _ = batch(*lines, code=130)
+    assert "Line 3" not in out
+    assert not (cli.folder / "a.db").exists()
+
+
 def test_a_mistake_in_any_line_is_told_before_the_first_is_run(cli, opened, batch):
     with pytest.raises(SystemExit):
         batch(f"{SWEEP} --ledger a.db", "sweep digits-mlp --no-such-option")
