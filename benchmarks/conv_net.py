@@ -1,11 +1,12 @@
 """Training steps of CIFAR-100's network on a GPU, several processes side by side: batch sizes, precisions, optimizers.
 
-``PYTHONPATH=src python benchmarks/conv_net.py --processes 8``
+``PYTHONPATH=src python benchmarks/conv_net.py --processes 8``; once more with ``CRITGRAD_COMPILE=1`` for the compiled network.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +14,7 @@ from side_by_side import Step, rates, table
 from torch import nn
 
 import critgrad
+from critgrad.lab.compiling import compile_if_asked
 from critgrad.lab.models import DeepConvNet
 
 CASES = {  # batch size, bfloat16
@@ -34,6 +36,7 @@ def steps_of(case: str) -> dict[str, Step]:
 
     def step(name: str) -> Step:
         model = DeepConvNet(bf16=bf16).cuda()
+        compile_if_asked(model)
         parameters = list(model.parameters())
         optimizer = OPTIMIZERS[name](parameters)
 
@@ -54,9 +57,11 @@ def steps_of(case: str) -> dict[str, Step]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--processes", type=int, default=8)
+    parser.add_argument("--case", action="append", choices=CASES, help="instead of all; may be repeated")
     args = parser.parse_args()
-    print(f"{args.processes} processes side by side, torch {torch.__version__}")
-    print(table(rates(args.processes, list(CASES), steps_of)))
+    asked = " (CRITGRAD_COMPILE=1)" if os.environ.get("CRITGRAD_COMPILE") == "1" else ""
+    print(f"{args.processes} processes side by side, torch {torch.__version__}{asked}")
+    print(table(rates(args.processes, args.case or list(CASES), steps_of)))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ import critgrad
 
 from .bases import learnt
 from .capture import Carry, Graphs, gradients, recorder_for, set_capturable
+from .compiling import compile_if_asked
 from .optimizers import build, recipe_of
 from .precision import at_its_precision
 from .probes import Probes
@@ -114,6 +115,7 @@ def train(
     cuda = problem.device.type == "cuda"
     held = torch.cuda.memory_allocated() if cuda else 0  # the data, and what runs before this one have left
     model = new_model(problem, trial.seed)
+    compiled = compile_if_asked(model)
     optimizer = build(trial, model.parameters(), task.weight_decay, _replayed(trial, device, graph))
     state = _State()
     if checkpoint is not None and checkpoint.exists():
@@ -159,6 +161,8 @@ def train(
     origin = {**provenance(device), "graph": graphs.replayed > 0}
     if any(getattr(layer, "by_kernels", False) for layer in model.modules()):
         origin["lstm"] = "kernels"
+    if compiled:
+        origin["compiled"] = True
     if graphs.warning is not None:
         origin["graph_warning"] = graphs.warning
     return _result(problem, model, state, origin)
