@@ -10,13 +10,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from .coordinator import Event
 from .words import default_device, pairs
-
-if TYPE_CHECKING:
-    from .executors import KeptExecutor
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -151,7 +148,7 @@ def _train(args: argparse.Namespace) -> int:
     return 0
 
 
-def _sweep(args: argparse.Namespace, kept: KeptExecutor | None = None) -> int:
+def _sweep(args: argparse.Namespace, **of_batch: Any) -> int:
     from . import commands
     from .ledger import Ledger
 
@@ -179,7 +176,7 @@ def _sweep(args: argparse.Namespace, kept: KeptExecutor | None = None) -> int:
             checkpoints=commands.checkpoint_folder(args.ledger),
             bank_size=args.bank_size,
             retry_failed=args.retry,
-            kept=kept,
+            **of_batch,
         )
     print(outcome.text)
     return 130 if outcome.interrupted else 1 if outcome.failed else 0
@@ -215,7 +212,7 @@ def _search(args: argparse.Namespace) -> int:
     return 130 if outcome.interrupted else 1 if outcome.failed else 0
 
 
-def _analyze(args: argparse.Namespace, kept: KeptExecutor | None = None) -> int:
+def _analyze(args: argparse.Namespace, **of_batch: Any) -> int:
     from .analyses import Options
     from .commands import analyze, checkpoint_folder
     from .ledger import Ledger
@@ -236,7 +233,7 @@ def _analyze(args: argparse.Namespace, kept: KeptExecutor | None = None) -> int:
             bank_size=args.bank_size,
             retry_failed=args.retry,
             seconds=args.seconds,
-            kept=kept,
+            **of_batch,
         )
     print("Nothing was left to run." if found.outcome is None else found.outcome.text)
     if found.missing:
@@ -270,7 +267,8 @@ def _batch(args: argparse.Namespace) -> int:
             if surroundings.change(line.environment):
                 kept.close()
             try:
-                codes.append({"sweep": _sweep, "analyze": _analyze}[own.command](own, kept))
+                run = {"sweep": _sweep, "analyze": _analyze}[own.command]
+                codes.append(run(own, kept=kept, command=_by_itself(line.arguments, own)))
             except EXPECTED as error:
                 print(_said(error), file=sys.stderr)
                 codes.append(1)
@@ -280,6 +278,12 @@ def _batch(args: argparse.Namespace) -> int:
         kept.close()
         surroundings.restore()
     return max(codes, default=0)  # 130, an interruption, before 1, something that is missing
+
+
+def _by_itself(arguments: Sequence[str], own: argparse.Namespace) -> list[str]:
+    """The command that does what a line of a batch does: the file need not be there any more when somebody asks."""
+    workers = [] if "--workers" in arguments or own.workers is None else ["--workers", str(own.workers)]
+    return [sys.argv[0], *arguments, "--device", own.device, *workers]
 
 
 def _merge(args: argparse.Namespace) -> int:

@@ -92,6 +92,7 @@ def run_jobs(
     longest: float = 0.0,
     work: str = WORK,
     kept: KeptExecutor | None = None,
+    command: Sequence[str] | None = None,
 ) -> Outcome:
     """Run what is planned and not done yet, and write each result to the ledger as it arrives.
 
@@ -101,10 +102,11 @@ def run_jobs(
     ``eager`` trains without CUDA graphs. After ``seconds`` nothing should run any more: no job is started that would take
     longer than is left, judged by the longest so far (``longest``: of those before). ``options`` are the executor's; ``work``
     names the function that runs trials. ``kept`` has the executor of an earlier call, and keeps it for a later one; its owner
-    closes it.
+    closes it. ``command`` is what the runs' provenance names, where that is not the command of the process.
     """
     manner = _Manner(device, checkpoints, bank_size, deterministic, eager, work)
     run = _Run(planned, ledger, manner, on_event, retry_failed)
+    run.command = command
     run.longest = longest
     run.deadline = None if seconds is None else time.monotonic() + seconds
     return run.run(executor, workers, options, kept)
@@ -153,6 +155,7 @@ class _Run:
         self.deadline: float | None = None
         self.since: dict[Future[Any], float] = {}
         self.longest = 0.0  # of the jobs so far, in seconds
+        self.command: Sequence[str] | None = None
 
     def _skip(self, trials: dict[str, Trial], known: set[str]) -> set[str]:
         """Leave out trials that the ledger knows; they may serve a new purpose."""
@@ -273,6 +276,8 @@ class _Run:
             self.progress.failed += 1
             self._tell("failed", trial, text=outcome.error)
             return
+        if self.command is not None:
+            outcome.provenance["command"] = [*self.command]
         self.ledger.add(trial, outcome, roles)
         self._forget(trial.key)
         self.progress.done += 1

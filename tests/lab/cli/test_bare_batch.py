@@ -56,6 +56,13 @@ def test_the_lines_are_run_in_turn_by_the_same_workers(cli, opened, batch):
     assert len(opened) == 1  # nothing was left to run
 
 
+def test_a_run_names_its_own_command_not_the_batch(cli, opened, batch):
+    batch(f"{SWEEP} --ledger a.db", f"{LOOK} --workers 2 --ledger b.db", workers=3)
+    swept, looked = ({tuple(row.provenance["command"][1:]) for row in cli.rows(name)} for name in ("a.db", "b.db"))
+    assert swept == {(*f"{SWEEP} --ledger a.db --device cpu --workers 3".split(),)}
+    assert looked == {(*f"{LOOK} --workers 2 --ledger b.db --device cpu".split(),)}
+
+
 def test_a_line_may_ask_for_a_number_of_workers_of_its_own(opened, batch):
     batch(f"{SWEEP} --ledger a.db --workers 2", f"{LOOK} --ledger b.db", workers=3)
     assert [workers for _, workers, _ in opened] == [2, 3]
@@ -94,7 +101,7 @@ def test_a_line_that_cannot_be_run_does_not_keep_the_others(cli, opened, batch):
 
 
 def test_an_interruption_ends_the_batch_and_is_its_exit_code(cli, opened, batch, monkeypatch):
-    monkeypatch.setattr(bare, "_analyze", lambda args, kept: 130)
+    monkeypatch.setattr(bare, "_analyze", lambda args, **of_batch: 130)
     lines = ("sweep no-such-task --track paper-best", f"{LOOK} --ledger b.db", f"{SWEEP} --ledger a.db")
     out, _ = batch(*lines, code=130)
     assert "Line 3" not in out

@@ -106,7 +106,7 @@ def test_what_the_paper_settings_say_of_claims_1_and_2_is_told_with_its_seeds(pa
     assert (first.verdict, second.verdict) == (NOT_TESTED, NOT_TESTED)
     assert "of 2 tasks at the paper's settings" in first.effect
     assert "paper-best: cifar10-convnet, cifar100-convnet, wikitext2-lstm, multiwoz-bilstm" in first.effect
-    assert "at the paper's settings; missing as in (1)" in second.effect
+    assert "tuned alike: SGD_C on ptb-lstm not run, SGD_C on wikitext2-lstm not run; missing as in (1)" in second.effect
 
 
 def test_the_grid_says_its_seeds(paper: Path) -> None:

@@ -12,18 +12,15 @@ import torch
 import critgrad
 from critgrad import theory
 
-from ..optimizers import FAMILIES
 from ..protocol import paper_values
-from ..protocol.records import ArmResult, Outcome
-from ..report.panels import PaperRun
+from ..protocol.records import Outcome
 from ..statistics import Interval, paired_difference
-from ..tasks import task_of
 from . import rules
 from .findings import Findings
-from .goal import NINE, six_of_nine
-from .papers import NOT_COMPARABLE, best_runs
+from .goal import six_of_nine
+from .nine_tasks import best_of_eight, pairs, up_to
 from .rules import HOLDS, NOT_SEEN, NOT_TESTED, Ruling
-from .text import interval, seeds_text, short
+from .text import interval, short
 
 
 @dataclass(frozen=True)
@@ -95,137 +92,8 @@ def _where_rare(findings: Findings) -> tuple[str, Ruling]:
     return f"fair: {', '.join(tasks)}" if tasks else "", rules.memory_wins(rows)
 
 
-def _pairs(findings: Findings) -> list[tuple[str, ArmResult, ArmResult, bool]]:
-    """Task, ``_C`` and base of every family of the fair experiments, and the metric's direction."""
-    out = []
-    for outcome in (*findings.claimable, *findings.followed):
-        for family in outcome.registration.families:
-            mine, base = outcome.arm(family, "C"), outcome.arm(family, "base")
-            if mine is not None and base is not None:
-                out.append((outcome.task, mine, base, outcome.registration.higher_is_better))
-    return out
-
-
-def _fair_pairs(findings: Findings) -> dict[str, tuple[str, list[tuple[ArmResult, ArmResult]], bool]]:
-    """On each of the nine tasks: the experiment, its pairs of ``_C`` and base, the direction.
-
-    A variant (``@b420``) stands for its task; of several experiments the one with most pairs does.
-    """
-    by_name: dict[str, dict[str, tuple[str, list[tuple[ArmResult, ArmResult]], bool]]] = {}
-    for name, mine, base, higher in _pairs(findings):
-        task = paper_values.name_of(name)
-        if task in NINE:
-            by_name.setdefault(task, {}).setdefault(name, (name, [], higher))[1].append((mine, base))
-    return {task: max(of.values(), key=lambda entry: len(entry[1])) for task, of in by_name.items()}
-
-
-def _paper_runs(findings: Findings) -> dict[str, PaperRun]:
-    """``paper-best`` on each of the nine tasks, as the paper had it where that was run; nothing that is not comparable."""
-    found = best_runs(findings)
-    return {task: found[task][0] for task in NINE if task in found and task not in NOT_COMPARABLE}
-
-
-def _cells(fair: Mapping[str, Any], paper: Mapping[str, PaperRun], found: Findings) -> str:
-    """What of the nine tasks there is not, on both tracks, in words."""
-    parts = []
-    if lacking := [task for task in NINE if task not in fair]:
-        parts.append(f"fair: {', '.join(lacking)}")
-    if some := [f"{name} ({_without(pairs)})" for name, pairs, _ in fair.values() if _without(pairs)]:
-        parts.append(f"pairs of the fair experiments: {', '.join(some)}")
-    short_of = {task: len(paper_values.OPTIMIZERS) - len(run.found) for task, run in paper.items()}
-    lacking = [task for task in NINE if task not in paper and task not in NOT_COMPARABLE]
-    lacking += [
-        f"{task} ({count} of {len(paper_values.OPTIMIZERS)} optimizers)" for task, count in short_of.items() if count
-    ]
-    parts += [f"paper-best: {', '.join(lacking)}"] if lacking else []
-    text = f"missing: {'; '.join(parts)}" if parts else ""
-    apart = [task for task in NOT_COMPARABLE if task in best_runs(found)]
-    return "; ".join(part for part in (text, f"not comparable, left out: {', '.join(apart)}" if apart else "") if part)
-
-
-def _without(pairs: Sequence[tuple[ArmResult, ArmResult]]) -> str:
-    """The families that an experiment does not have."""
-    return ", ".join(family for family in FAMILIES if family not in {mine.family for mine, _ in pairs})
-
-
-def _on_the_nine(fair: Mapping[str, tuple[str, Any, bool]], paper: Mapping[str, PaperRun]) -> str:
-    parts = [f"fair: {', '.join(name for name, _, _ in fair.values())}"] if fair else []
-    runs = [f"{task} ({seeds_text(len(run.track.seeds))})" for task, run in paper.items()]
-    return "; ".join([*parts, *([f"paper-best: {', '.join(runs)}"] if runs else [])])
-
-
-def _with_cells(ruling: Ruling, cells: str) -> Ruling:
-    return Ruling(ruling.verdict, "; ".join(part for part in (ruling.effect, cells) if part))
-
-
-def _best_of_eight(findings: Findings) -> tuple[str, Ruling]:
-    fair, paper = _fair_pairs(findings), _paper_runs(findings)
-    tuned = {}
-    for task, (_, pairs, higher) in fair.items():
-        best = max((arm for pair in pairs for arm in pair), key=lambda arm: arm.test.mean if higher else -arm.test.mean)
-        tuned[task] = best.arm == "C"
-    untuned = {}
-    for task, run in paper.items():
-        if len(run.found) == len(paper_values.OPTIMIZERS):
-            sign = 1 if run.panel.higher_is_better else -1
-            untuned[task] = max(run.found, key=lambda row: sign * row.test.mean).optimizer.endswith("_C")
-    ruling = rules.best_of_eight(tuned, untuned)
-    return _on_the_nine(fair, paper), _with_cells(ruling, _cells(fair, paper, findings))
-
-
-def _gain(mine: float, base: float, higher: bool) -> float:
-    return (mine - base) / abs(base) if higher else (base - mine) / abs(base)
-
-
-def _gains(means: Mapping[str, float], higher: bool) -> dict[str, float]:
-    """Of each ``_C`` optimizer over its base, from their means; the pair in words is the key."""
-    pairs = [(name, name.removesuffix("_C")) for name in means if name.endswith("_C")]
-    return {
-        f"{name} {short(means[name])}, {base} {short(means[base])}": _gain(means[name], means[base], higher)
-        for name, base in pairs
-        if means.get(base)
-    }
-
-
-SHARE = 0.23  # the paper's largest improvement, as its text rounds it
-
-
-def _where_the_paper_saw_it() -> list[tuple[str, str]]:
-    """The tasks and families of the pairs with that gain in the paper's own table."""
-    out = []
-    for task in NINE:
-        means = {row.optimizer: row.test.value for row in paper_values.best_of(task)}
-        for family in FAMILIES:
-            pair = {name: value for name, value in means.items() if name in (family, f"{family}_C")}
-            if any(gain >= SHARE - 0.005 for gain in _gains(pair, task_of(task).metric.higher_is_better).values()):
-                out.append((task, family))
-    return out
-
-
-def _up_to(findings: Findings) -> tuple[str, Ruling]:
-    fair, paper = _fair_pairs(findings), _paper_runs(findings)
-    tuned = {
-        task: max(_gain(mine.test.mean, base.test.mean, higher) for mine, base in pairs if base.test.mean)
-        for task, (_, pairs, higher) in fair.items()
-        if any(base.test.mean for _, base in pairs)
-    }
-    untuned = {}
-    for task, run in paper.items():
-        if gains := _gains({row.optimizer: row.test.mean for row in run.found}, run.panel.higher_is_better):
-            pair = max(gains, key=lambda name: gains[name])
-            untuned[f"{task} ({pair})"] = gains[pair]  # a base that has failed, for one, should be seen as that
-    # Other pairs of a task say nothing about the one in which the paper saw it.
-    there = {(task, mine.family) for task, (_, pairs, _) in fair.items() for mine, _ in pairs}
-    needed = [
-        task if (task, family) in there else f"{family}_C on {task}" for task, family in _where_the_paper_saw_it()
-    ]
-    ruling = rules.up_to(tuned, untuned, needed, SHARE)
-    cells = "missing as in (1)" if _cells(fair, paper, findings) else ""
-    return _on_the_nine(fair, paper), _with_cells(ruling, cells)
-
-
 def _sooner(findings: Findings) -> tuple[str, Ruling]:
-    fair = [mine.speedup["epochs"] for _, mine, _, _ in _pairs(findings) if "epochs" in mine.speedup]
+    fair = [mine.speedup["epochs"] for _, mine, _, _ in pairs(findings) if "epochs" in mine.speedup]
     best = [run for run in findings.papers if run.track.name == "paper-best"]
     paper = [arm.speedup for run in best for arm in run.panel.arms if arm.arm == "C" and arm.speedup is not None]
     names = [_fair_tasks(findings), f"paper-best: {', '.join(run.track.task for run in best)}" if best else ""]
@@ -350,7 +218,7 @@ def _runtime(findings: Findings) -> tuple[str, Ruling]:
     ran = _ran("runtime", studies) or "see [Performance](performance.md) for benchmarks"
     lacking = [task for task in paper_values.RUN_TIMES if task not in {study["task"] for study in studies}]
     cells = f"missing: {', '.join(lacking)}" if studies and lacking else ""
-    return ran, _with_cells(rules.grows_linearly(studies), cells)
+    return ran, rules.grows_linearly(studies).saying(cells)
 
 
 STEPS = 200
@@ -372,8 +240,8 @@ def _window(findings: Findings) -> tuple[str, Ruling]:
 
 
 CLAIMS = (
-    Claim("1", "best of all eight in 6 of 9 tasks", "", _best_of_eight),
-    Claim("2", "improvements up to 23 %", "", _up_to),
+    Claim("1", "best of all eight in 6 of 9 tasks", "", best_of_eight),
+    Claim("2", "improvements up to 23 %", "", up_to),
     Claim("3", "faster in every pair", "fair", _sooner),
     Claim("4", "sum suits SGD and SGDM, mean suits Adam and RMSprop", "`critgrad ablate`", _paper_aggregation),
     Claim("5", "decay near 1 does not help", "`critgrad analyze sensitivity`", _insensitive("decay", (0.99, 1.0))),

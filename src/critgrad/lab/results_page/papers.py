@@ -112,7 +112,7 @@ def _order(run: PaperRun) -> float | None:
     """Rank correlation (Kendall) of our values with the paper's, over the optimizers that were run."""
     pairs = [(row.test.mean, known.value) for row in run.found if (known := _known(run, row)) is not None]
     signs = [np.sign(a[0] - b[0]) * np.sign(a[1] - b[1]) for index, a in enumerate(pairs) for b in pairs[index + 1 :]]
-    return float(np.mean(signs)) if signs else None
+    return float(np.mean(signs)) if len(pairs) > 2 else None  # two are in order or they are not
 
 
 def _fit(runs: Sequence[PaperRun]) -> str:

@@ -27,6 +27,10 @@ class Ruling(NamedTuple):
     verdict: str
     effect: str
 
+    def saying(self, more: str) -> Ruling:
+        """The same with more words; nothing is added for none."""
+        return Ruling(self.verdict, "; ".join(part for part in (self.effect, more) if part))
+
 
 def memory_wins(rows: Sequence[Comparison]) -> Ruling:
     """Holds: at least half of the primaries are wins and none is a loss."""

@@ -1,0 +1,154 @@
+"""The paper's claims about its nine tasks: how often a memory is the best of all eight, and by how much it gains at most."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..optimizers import FAMILIES
+from ..protocol import paper_values
+from ..protocol.records import ArmResult
+from ..report.panels import PaperRun
+from ..tasks import task_of
+from . import rules
+from .findings import Findings
+from .goal import NINE
+from .papers import NOT_COMPARABLE, best_runs
+from .rules import Ruling
+from .text import seeds_text, short
+
+
+def pairs(findings: Findings) -> list[tuple[str, ArmResult, ArmResult, bool]]:
+    """Task, ``_C`` and base of every family of the fair experiments, and the metric's direction."""
+    out = []
+    for outcome in (*findings.claimable, *findings.followed):
+        for family in outcome.registration.families:
+            mine, base = outcome.arm(family, "C"), outcome.arm(family, "base")
+            if mine is not None and base is not None:
+                out.append((outcome.task, mine, base, outcome.registration.higher_is_better))
+    return out
+
+
+def _fair_pairs(findings: Findings) -> dict[str, tuple[str, list[tuple[ArmResult, ArmResult]], bool]]:
+    """On each of the nine tasks: the experiment, its pairs of ``_C`` and base, the direction.
+
+    A variant (``@b420``) stands for its task; of several experiments the one with most pairs does.
+    """
+    by_name: dict[str, dict[str, tuple[str, list[tuple[ArmResult, ArmResult]], bool]]] = {}
+    for name, mine, base, higher in pairs(findings):
+        task = paper_values.name_of(name)
+        if task in NINE:
+            by_name.setdefault(task, {}).setdefault(name, (name, [], higher))[1].append((mine, base))
+    return {task: max(of.values(), key=lambda entry: len(entry[1])) for task, of in by_name.items()}
+
+
+def _paper_runs(findings: Findings) -> dict[str, PaperRun]:
+    """``paper-best`` on each of the nine tasks, as the paper had it where that was run; nothing that is not comparable."""
+    found = best_runs(findings)
+    return {task: found[task][0] for task in NINE if task in found and task not in NOT_COMPARABLE}
+
+
+def _cells(fair: Mapping[str, Any], paper: Mapping[str, PaperRun], found: Findings) -> str:
+    """What of the nine tasks there is not, on both tracks, in words."""
+    parts = []
+    if lacking := [task for task in NINE if task not in fair]:
+        parts.append(f"fair: {', '.join(lacking)}")
+    if some := [f"{name} ({_without(pairs)})" for name, pairs, _ in fair.values() if _without(pairs)]:
+        parts.append(f"pairs of the fair experiments: {', '.join(some)}")
+    short_of = {task: len(paper_values.OPTIMIZERS) - len(run.found) for task, run in paper.items()}
+    lacking = [task for task in NINE if task not in paper and task not in NOT_COMPARABLE]
+    lacking += [
+        f"{task} ({count} of {len(paper_values.OPTIMIZERS)} optimizers)" for task, count in short_of.items() if count
+    ]
+    parts += [f"paper-best: {', '.join(lacking)}"] if lacking else []
+    text = f"missing: {'; '.join(parts)}" if parts else ""
+    apart = [task for task in NOT_COMPARABLE if task in best_runs(found)]
+    return "; ".join(part for part in (text, f"not comparable, left out: {', '.join(apart)}" if apart else "") if part)
+
+
+def _without(pairs: Sequence[tuple[ArmResult, ArmResult]]) -> str:
+    """The families that an experiment does not have."""
+    return ", ".join(family for family in FAMILIES if family not in {mine.family for mine, _ in pairs})
+
+
+def _on_the_nine(fair: Mapping[str, tuple[str, Any, bool]], paper: Mapping[str, PaperRun]) -> str:
+    parts = [f"fair: {', '.join(name for name, _, _ in fair.values())}"] if fair else []
+    runs = [f"{task} ({seeds_text(len(run.track.seeds))})" for task, run in paper.items()]
+    return "; ".join([*parts, *([f"paper-best: {', '.join(runs)}"] if runs else [])])
+
+
+def best_of_eight(findings: Findings) -> tuple[str, Ruling]:
+    """Claim 1."""
+    fair, paper = _fair_pairs(findings), _paper_runs(findings)
+    tuned = {}
+    for task, (_, pairs, higher) in fair.items():
+        best = max((arm for pair in pairs for arm in pair), key=lambda arm: arm.test.mean if higher else -arm.test.mean)
+        tuned[task] = best.arm == "C"
+    untuned = {}
+    for task, run in paper.items():
+        if len(run.found) == len(paper_values.OPTIMIZERS):
+            sign = 1 if run.panel.higher_is_better else -1
+            untuned[task] = max(run.found, key=lambda row: sign * row.test.mean).optimizer.endswith("_C")
+    ruling = rules.best_of_eight(tuned, untuned)
+    return _on_the_nine(fair, paper), ruling.saying(_cells(fair, paper, findings))
+
+
+def _gain(mine: float, base: float, higher: bool) -> float:
+    return (mine - base) / abs(base) if higher else (base - mine) / abs(base)
+
+
+def _gains(means: Mapping[str, float], higher: bool) -> dict[str, float]:
+    """Of each ``_C`` optimizer over its base, from their means; the pair in words is the key."""
+    pairs = [(name, name.removesuffix("_C")) for name in means if name.endswith("_C")]
+    return {
+        f"{name} {short(means[name])}, {base} {short(means[base])}": _gain(means[name], means[base], higher)
+        for name, base in pairs
+        if means.get(base)
+    }
+
+
+SHARE = 0.23  # the paper's largest improvement, as its text rounds it
+
+
+def _where_the_paper_saw_it() -> list[tuple[str, str]]:
+    """The tasks and families of the pairs with that gain in the paper's own table."""
+    out = []
+    for task in NINE:
+        means = {row.optimizer: row.test.value for row in paper_values.best_of(task)}
+        for family in FAMILIES:
+            pair = {name: value for name, value in means.items() if name in (family, f"{family}_C")}
+            if any(gain >= SHARE - 0.005 for gain in _gains(pair, task_of(task).metric.higher_is_better).values()):
+                out.append((task, family))
+    return out
+
+
+def up_to(findings: Findings) -> tuple[str, Ruling]:
+    """Claim 2."""
+    fair, paper = _fair_pairs(findings), _paper_runs(findings)
+    tuned = {
+        task: max(_gain(mine.test.mean, base.test.mean, higher) for mine, base in pairs if base.test.mean)
+        for task, (_, pairs, higher) in fair.items()
+        if any(base.test.mean for _, base in pairs)
+    }
+    untuned = {}
+    for task, run in paper.items():
+        if gains := _gains({row.optimizer: row.test.mean for row in run.found}, run.panel.higher_is_better):
+            pair = max(gains, key=lambda name: gains[name])
+            untuned[f"{task} ({pair})"] = gains[pair]  # a base that has failed, for one, should be seen as that
+    # Other pairs of a task say nothing about the one in which the paper saw it.
+    there = {
+        (task, mine.family): _gain(mine.test.mean, base.test.mean, higher)
+        for task, (_, pairs, higher) in fair.items()
+        for mine, base in pairs
+        if base.test.mean
+    }
+    seen = _where_the_paper_saw_it()
+    needed = [task if (task, family) in there else f"{family}_C on {task}" for task, family in seen]
+    ruling = rules.up_to(tuned, untuned, needed, SHARE)
+    said = [
+        f"{family}_C on {task} {f'{there[task, family]:+.1%}' if (task, family) in there else 'not run'}"
+        for task, family in seen
+    ]
+    cells = f"where the paper's table has it, tuned alike: {', '.join(said)}"
+    cells += "; missing as in (1)" if _cells(fair, paper, findings) else ""
+    return _on_the_nine(fair, paper), ruling.saying(cells)
