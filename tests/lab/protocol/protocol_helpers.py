@@ -31,6 +31,7 @@ class ToyRow:
     summary: dict[str, Any]
     curves: dict[str, np.ndarray]
     roles: tuple[Role, ...] = ()
+    provenance: dict[str, Any] = field(default_factory=dict)
     status: str = "done"
     finished: float = field(default_factory=time.time)
 
@@ -43,7 +44,7 @@ class ToyLedger:
     documents: dict[str, str] = field(default_factory=dict)
 
     def add(self, trial: Trial, result: Result, roles: tuple[Role, ...] = ()) -> None:
-        self.kept[trial.key] = ToyRow(trial.key, trial, result.summary, result.curves, roles)
+        self.kept[trial.key] = ToyRow(trial.key, trial, result.summary, result.curves, roles, result.provenance)
 
     def rows(self, *, task: str | None = None, registration: str | None = None) -> list[ToyRow]:
         return [

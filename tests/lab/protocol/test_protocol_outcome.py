@@ -67,6 +67,20 @@ def tables_of(r, run=result):
     return tables(ledger, r)
 
 
+def test_reported_runs_that_were_not_all_made_in_one_way_are_named(finished, outcome):
+    track, ledger = finished
+    mixed = ToyLedger(dict(ledger.kept), ledger.documents)
+    reported = {key for arm in outcome.arms for key in arm.keys}
+    for key in list(reported)[:3]:
+        row = ledger.kept[key]
+        made = result(row.trial)
+        made.provenance["compiled"] = True
+        mixed.add(row.trial, made, row.roles)
+    said = f"3 of the {len(reported)} reported runs are compiled, the others not"
+    assert said in tables(mixed, track.registration).warnings
+    assert not any("compiled" in line for line in outcome.warnings)
+
+
 def test_with_a_loss_the_lower_value_is_the_better_one(outcome):
     r = registration(direction="min", metric="training loss")
     turned = tables_of(r, lambda trial: result(trial, worst=100.0, higher=False))

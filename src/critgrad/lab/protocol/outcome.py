@@ -59,7 +59,8 @@ def tables(ledger: Reader, registration: Registration) -> Outcome:
     view = track.view(ledger)
     states = track.states(view)
     rows = {family: _reported(track, state, view) for family, state in states.items()}
-    worst_loss = _worst_loss(row for of_family in rows.values() for of_arm in of_family.values() for row in of_arm)
+    reported = [row for of_family in rows.values() for of_arm in of_family.values() for row in of_arm]
+    worst_loss = _worst_loss(reported)
     arms: list[ArmResult] = []
     missing: list[Missing] = []
     targets: dict[str, float | None] = {}
@@ -83,9 +84,25 @@ def tables(ledger: Reader, registration: Registration) -> Outcome:
         trials={family: max(map(len, state.tuning.points.values())) for family, state in states.items()},
         pending=dict(Counter(role.purpose for planned in plan for role in planned.roles[:1])),
         data=tuple(sorted({(row.summary["data_state"], row.summary["data_sha256"]) for row in view.rows.values()})),
+        mixed=_mixed(reported),
         runs=len(view.rows),
         initial=_initial(view),
         pairs=tuple(pairs),
+    )
+
+
+# What may differ from run to run, is no part of a key, and changes numbers: the name in provenance, and in words.
+WAYS = {"compiled": "are compiled", "lstm": "have the LSTM kernels"}
+
+
+def _mixed(rows: Sequence[Row]) -> tuple[str, ...]:
+    """Where some of the reported runs were made in one way and some in another: an environment that was set for some alone."""
+    reported = {row.key: row.provenance for row in rows}  # two families may share a rival
+    counts = {words: sum(bool(origin.get(name)) for origin in reported.values()) for name, words in WAYS.items()}
+    return tuple(
+        f"{count} of the {len(reported)} reported runs {words}, the others not"
+        for words, count in counts.items()
+        if 0 < count < len(reported)
     )
 
 

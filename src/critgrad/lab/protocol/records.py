@@ -104,6 +104,7 @@ class Outcome:
     trials: Mapping[str, int]  # by family, the points of each tuned arm
     pending: Mapping[str, int]  # runs still wanted, by purpose
     data: tuple[tuple[str, str], ...]  # (state, sha256) of the data behind the rows
+    mixed: tuple[str, ...]  # where the reported runs were not all made in one way, in words
     runs: int
     initial: float | None  # median validation value before training
     pairs: tuple[Pair, ...] = field(default=(), repr=False)  # of the primaries: a suite corrects over all tasks
@@ -141,6 +142,7 @@ class Outcome:
         out += [self.to_go] if self.to_go else []
         out += [f"the rows come from {len(self.data)} different data sets"] if len(self.data) > 1 else []
         out += [f"the data is {state}" for state, _ in self.data if state != "whole"]
+        out += self.mixed
         for row in self.arms:
             if "lr" in row.edges:
                 out.append(
