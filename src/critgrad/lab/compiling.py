@@ -1,8 +1,8 @@
 """Models that torch's own compiler makes faster: ``CRITGRAD_COMPILE=1`` in the environment asks for it.
 
-It pays where much of a step is small operations between large ones, and a run is long: CIFAR-100's network takes three quarters
-of the time (H200, bf16, ``benchmarks/conv_net.py``), after a good half minute of compilation, once per machine. A run says so in
-its provenance: dropout draws other numbers than without it.
+It pays where much of a step is small operations between large ones, and a run is long: CIFAR-100's network takes three
+quarters of the time (H200, bf16, ``benchmarks/conv_net.py``), after a good half minute of compilation, once per machine. A run
+says so in its provenance: dropout draws other numbers than without it.
 """
 
 from __future__ import annotations

@@ -109,6 +109,40 @@ def test_what_the_paper_settings_say_of_claims_1_and_2_is_told_with_its_seeds(pa
     assert "tuned alike: SGD_C on ptb-lstm not run, SGD_C on wikitext2-lstm not run; missing as in (1)" in second.effect
 
 
+def test_the_papers_gains_stand_beside_ours_with_what_is_missing(paper: Path) -> None:
+    text = section(render_results([paper]), "## The paper's gains, and what tuning leaves of them")
+    rows = {row[1]: row for row in lines_of(text, "ptb-lstm")}
+    assert list(rows) == ["SGD_C", "SGDM_C", "RMSprop_C", "Adam_C"]
+    assert rows["SGD_C"][2] == "386.6, 295.3 (+23.6%)"  # a perplexity that falls is a gain
+    base, mine = (_mean(paper, name) for name in ("SGD", "SGD_C"))
+    assert rows["SGD_C"][3] == f"{base:.4g}, {mine:.4g} ({(base - mine) / base:+.1%}; 3 seeds)"
+    assert rows["SGD_C"][4] == "not run"
+    assert not lines_of(text, "multiwoz-roberta")  # not comparable
+    assert not lines_of(text, "cifar100-convnet")  # nothing was run
+    assert "pairs that have all three" not in text
+
+
+def _mean(ledger: Path, optimizer: str) -> float:
+    with Ledger.open(ledger) as book:
+        found = [row.summary["test"] for row in book.rows(task="ptb-lstm") if row.trial.optimizer == optimizer]
+    return sum(found) / len(found)
+
+
+def test_the_gain_that_tuning_leaves_is_that_of_the_fair_experiment() -> None:
+    published = Path(__file__).parents[3] / "results" / "language.db.xz"
+    text = section(render_results([published]), "## The paper's gains, and what tuning leaves of them")
+    (row,) = [row for row in lines_of(text, "ptb-lstm") if row[1] == "SGD_C"]
+    with Ledger.open(published) as book:
+        reported = {"base": [], "C": []}
+        for found in book.rows(task="ptb-lstm", registration=find("ptb-lstm+paper").hash):
+            for role in found.roles:
+                if (role.family, role.purpose) == ("SGD", "report") and role.arm in reported:
+                    reported[role.arm].append(found.summary["test"])
+    base, mine = (sum(values) / len(values) for values in reported.values())
+    assert row[4].startswith(f"ptb-lstm+paper: {base:.4g}, {mine:.4g} ({(base - mine) / base:+.1%}; ")
+    assert row[4].endswith("; 7 seeds)")
+
+
 def test_the_grid_says_its_seeds(paper: Path) -> None:
     assert "on the same seeds (2 seeds)" in section(render_results([paper]), "## mnist-mlp, paper-grid")
 

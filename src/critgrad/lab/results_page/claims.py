@@ -18,7 +18,7 @@ from ..statistics import Interval, paired_difference
 from . import rules
 from .findings import Findings
 from .goal import six_of_nine
-from .nine_tasks import best_of_eight, pairs, up_to
+from .nine_tasks import best_of_eight, judged, pairs, up_to
 from .rules import HOLDS, NOT_SEEN, NOT_TESTED, Ruling
 from .text import interval, short
 
@@ -93,7 +93,7 @@ def _where_rare(findings: Findings) -> tuple[str, Ruling]:
 
 
 def _sooner(findings: Findings) -> tuple[str, Ruling]:
-    fair = [mine.speedup["epochs"] for _, mine, _, _ in pairs(findings) if "epochs" in mine.speedup]
+    fair = [mine.speedup["epochs"] for _, mine, _, _ in pairs(judged(findings)) if "epochs" in mine.speedup]
     best = [run for run in findings.papers if run.track.name == "paper-best"]
     paper = [arm.speedup for run in best for arm in run.panel.arms if arm.arm == "C" and arm.speedup is not None]
     names = [_fair_tasks(findings), f"paper-best: {', '.join(run.track.task for run in best)}" if best else ""]

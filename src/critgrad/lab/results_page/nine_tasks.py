@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..optimizers import FAMILIES
 from ..protocol import paper_values
-from ..protocol.records import ArmResult
+from ..protocol.records import ArmResult, Outcome
 from ..report.panels import PaperRun
 from ..tasks import task_of
 from . import rules
@@ -18,31 +18,36 @@ from .rules import Ruling
 from .text import seeds_text, short
 
 
-def pairs(findings: Findings) -> list[tuple[str, ArmResult, ArmResult, bool]]:
-    """Task, ``_C`` and base of every family of the fair experiments, and the metric's direction."""
+def judged(findings: Findings) -> tuple[Outcome, ...]:
+    """The fair experiments that a claim may rest on."""
+    return (*findings.claimable, *findings.followed)
+
+
+def pairs(outcomes: Iterable[Outcome]) -> list[tuple[str, ArmResult, ArmResult, bool]]:
+    """Experiment, ``_C`` and base of every family of some fair experiments, and the metric's direction."""
     out = []
-    for outcome in (*findings.claimable, *findings.followed):
+    for outcome in outcomes:
         for family in outcome.registration.families:
             mine, base = outcome.arm(family, "C"), outcome.arm(family, "base")
             if mine is not None and base is not None:
-                out.append((outcome.task, mine, base, outcome.registration.higher_is_better))
+                out.append((outcome.name, mine, base, outcome.registration.higher_is_better))
     return out
 
 
-def _fair_pairs(findings: Findings) -> dict[str, tuple[str, list[tuple[ArmResult, ArmResult]], bool]]:
+def fair_pairs(outcomes: Iterable[Outcome]) -> dict[str, tuple[str, list[tuple[ArmResult, ArmResult]], bool]]:
     """On each of the nine tasks: the experiment, its pairs of ``_C`` and base, the direction.
 
     A variant (``@b420``) stands for its task; of several experiments the one with most pairs does.
     """
     by_name: dict[str, dict[str, tuple[str, list[tuple[ArmResult, ArmResult]], bool]]] = {}
-    for name, mine, base, higher in pairs(findings):
-        task = paper_values.name_of(name)
+    for name, mine, base, higher in pairs(outcomes):
+        task = paper_values.name_of(name.partition("+")[0])
         if task in NINE:
             by_name.setdefault(task, {}).setdefault(name, (name, [], higher))[1].append((mine, base))
     return {task: max(of.values(), key=lambda entry: len(entry[1])) for task, of in by_name.items()}
 
 
-def _paper_runs(findings: Findings) -> dict[str, PaperRun]:
+def paper_runs(findings: Findings) -> dict[str, PaperRun]:
     """``paper-best`` on each of the nine tasks, as the paper had it where that was run; nothing that is not comparable."""
     found = best_runs(findings)
     return {task: found[task][0] for task in NINE if task in found and task not in NOT_COMPARABLE}
@@ -79,7 +84,7 @@ def _on_the_nine(fair: Mapping[str, tuple[str, Any, bool]], paper: Mapping[str, 
 
 def best_of_eight(findings: Findings) -> tuple[str, Ruling]:
     """Claim 1."""
-    fair, paper = _fair_pairs(findings), _paper_runs(findings)
+    fair, paper = fair_pairs(judged(findings)), paper_runs(findings)
     tuned = {}
     for task, (_, pairs, higher) in fair.items():
         best = max((arm for pair in pairs for arm in pair), key=lambda arm: arm.test.mean if higher else -arm.test.mean)
@@ -93,7 +98,8 @@ def best_of_eight(findings: Findings) -> tuple[str, Ruling]:
     return _on_the_nine(fair, paper), ruling.saying(_cells(fair, paper, findings))
 
 
-def _gain(mine: float, base: float, higher: bool) -> float:
+def gain(mine: float, base: float, higher: bool) -> float:
+    """As a share of the base's value, positive where it is better."""
     return (mine - base) / abs(base) if higher else (base - mine) / abs(base)
 
 
@@ -101,7 +107,7 @@ def _gains(means: Mapping[str, float], higher: bool) -> dict[str, float]:
     """Of each ``_C`` optimizer over its base, from their means; the pair in words is the key."""
     pairs = [(name, name.removesuffix("_C")) for name in means if name.endswith("_C")]
     return {
-        f"{name} {short(means[name])}, {base} {short(means[base])}": _gain(means[name], means[base], higher)
+        f"{name} {short(means[name])}, {base} {short(means[base])}": gain(means[name], means[base], higher)
         for name, base in pairs
         if means.get(base)
     }
@@ -124,9 +130,9 @@ def _where_the_paper_saw_it() -> list[tuple[str, str]]:
 
 def up_to(findings: Findings) -> tuple[str, Ruling]:
     """Claim 2."""
-    fair, paper = _fair_pairs(findings), _paper_runs(findings)
+    fair, paper = fair_pairs(judged(findings)), paper_runs(findings)
     tuned = {
-        task: max(_gain(mine.test.mean, base.test.mean, higher) for mine, base in pairs if base.test.mean)
+        task: max(gain(mine.test.mean, base.test.mean, higher) for mine, base in pairs if base.test.mean)
         for task, (_, pairs, higher) in fair.items()
         if any(base.test.mean for _, base in pairs)
     }
@@ -137,7 +143,7 @@ def up_to(findings: Findings) -> tuple[str, Ruling]:
             untuned[f"{task} ({pair})"] = gains[pair]  # a base that has failed, for one, should be seen as that
     # Other pairs of a task say nothing about the one in which the paper saw it.
     there = {
-        (task, mine.family): _gain(mine.test.mean, base.test.mean, higher)
+        (task, mine.family): gain(mine.test.mean, base.test.mean, higher)
         for task, (_, pairs, higher) in fair.items()
         for mine, base in pairs
         if base.test.mean

@@ -13,6 +13,7 @@ from ..statistics import Comparison, Interval, paired_difference
 from .claims import verdicts
 from .coverage import coverage_section
 from .findings import Findings
+from .gains import gains_section
 from .goal import goal_section
 from .papers import papers_section
 from .searches import found_searches, searches_section
@@ -45,6 +46,7 @@ def render(findings: Findings) -> str:
     head = HEAD.format(ledgers=", ".join(f"`{name}`" for name in findings.books.names), runs=len(findings.books.done))
     parts = (
         _verdicts,
+        gains_section,
         _what,
         coverage_section,
         _suite,
