@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+from . import compiling
 from .ledger.codec import pack_result, unpack_result
 from .results import Result
 from .spec import Trial
@@ -51,7 +52,7 @@ class Job:
 
     ``work`` names the function that runs them (``"module:function"``). ``keep`` writes each result into the folder of
     checkpoints as soon as it is there: for workers that outlive the coordinator, and for jobs of several trials. ``eager``
-    trains without CUDA graphs: for runs that are made for their times.
+    trains without CUDA graphs and compilers: for runs that are made for their times.
     """
 
     trials: tuple[Trial, ...]
@@ -129,7 +130,7 @@ def perform(job: Job) -> list[Result | Failure]:
         from .train import deterministic_algorithms
 
         deterministic_algorithms(True)
-    with _one_thread(), _graphs(not job.eager):
+    with _one_thread(), _as_anybody_does(job.eager):
         if job.trials[0].engine == "bank":
             return _checked(run, job.trials, job)
         outcomes: list[Result | Failure] = []
@@ -190,18 +191,17 @@ def resolve(name: str) -> Work:
 
 
 @contextmanager
-def _graphs(allowed: bool) -> Iterator[None]:
-    """Forbid CUDA graphs for a while, where they are not wanted."""
-    before = os.environ.get("CRITGRAD_GRAPH")
-    if not allowed:
-        os.environ["CRITGRAD_GRAPH"] = "0"
+def _as_anybody_does(eager: bool) -> Iterator[None]:
+    """Forbid CUDA graphs and compiled models for a while, where times are taken."""
+    before = {name: os.environ.get(name) for name in ("CRITGRAD_GRAPH", compiling.ASKED) if eager}
+    os.environ.update(dict.fromkeys(before, "0"))
     try:
         yield
     finally:
-        if not allowed:
-            os.environ.pop("CRITGRAD_GRAPH")
-            if before is not None:
-                os.environ["CRITGRAD_GRAPH"] = before
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
 
 
 @contextmanager

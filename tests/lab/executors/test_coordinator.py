@@ -238,19 +238,23 @@ def test_a_trial_that_always_kills_its_worker_fails_alone(tmp_path: Path) -> Non
     assert "3 workers died" in (row.error or "")
 
 
-def test_an_eager_job_forbids_cuda_graphs_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["CRITGRAD_GRAPH", "CRITGRAD_COMPILE"])
+def test_an_eager_job_forbids_graphs_and_compilers_while_it_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
     def look(trials: list[Trial], device: str, folder: Path | None) -> list[worker.Failure]:
-        seen.append(os.environ.get("CRITGRAD_GRAPH"))
+        seen.append(os.environ.get(name))
         return [worker.Failure("looked")]
 
-    monkeypatch.setattr(worker, "resolve", lambda name: look)
-    monkeypatch.setenv("CRITGRAD_GRAPH", "1")
+    monkeypatch.setattr(worker, "resolve", lambda function: look)
+    monkeypatch.setenv(name, "1")
     for eager in (True, False):
         perform(Job((plan(1)[0].trial,), eager=eager))
     assert seen == ["0", "1"]
-    assert os.environ["CRITGRAD_GRAPH"] == "1"
+    assert os.environ[name] == "1"
+    monkeypatch.delenv(name)
+    perform(Job((plan(1)[0].trial,), eager=True))
+    assert name not in os.environ
 
 
 class Clock:
