@@ -21,10 +21,10 @@ TEXT = """
 ## The paper's gains, and what tuning leaves of them
 
 Every pair of the paper's table that was run here: base, then the same with the memory added, test values. First its own
-table, then its settings run here, nothing tuned, then base and memory tuned alike and reported on fresh seeds (batch size and
-epochs are the experiment's, see its section; one that is not named as its task is named). In brackets the gain in % of the
-base's value, positive where the memory is better, and for the last the difference with its interval. This is against the base
-alone: against the best rival the memory is judged [below](#the-suite).
+table, then its settings run here, nothing tuned, then base and memory tuned alike and reported on fresh seeds (batch
+size and epochs are the experiment's, see its section; where its name is not the task's, it stands in front). In
+brackets the gain in % of the base's value, positive where the memory is better, and for the last the difference with
+its interval. This is against the base alone: against the best rival the memory is judged [below](#the-suite).
 
 """
 COLUMNS = ("the paper's table", "its settings, here", "tuned alike, here")
