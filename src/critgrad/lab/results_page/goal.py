@@ -87,12 +87,14 @@ def _cell(findings: Findings, outcomes: Sequence[Outcome], rows: Mapping[str, Ro
             assert rival is not None, outcome.name
             timed = _at_equal_time(outcome, ours, rival, rows)
             part = any(state != "whole" for state, _ in outcome.data)
-            return Cell(task, family, "", outcome.name, found[0], *timed, part, _to_each(outcome, ours, role))
+            return Cell(task, family, "", outcome.name, found[0], *timed, part, to_each(outcome, ours, role))
     return Cell(task, family, "not run, or not to its end")
 
 
-def _to_each(outcome: Outcome, ours: ArmResult, role: str) -> tuple[tuple[str, Interval], ...]:
-    """Which rival is the best is chosen on the tuning seeds; on others it may not be."""
+def to_each(outcome: Outcome, ours: ArmResult, role: str) -> tuple[tuple[str, Interval], ...]:
+    """The differences to all that a primary was announced against: which is the best is chosen on the tuning seeds; on others
+    it may not be.
+    """
     against = next(primary.against for primary in outcome.registration.primary if primary.arm == role)
     rivals = [arm for arm in (outcome.arm(ours.family, other) for other in against) if arm is not None]
     higher = outcome.registration.higher_is_better
@@ -170,6 +172,11 @@ best on the others.
     return text + table(head, [_line(cell) for cell in found], ("difference", "Holm"))
 
 
+def each_text(found: Sequence[tuple[str, Interval]]) -> str:
+    """``Adam +1.30 ± 0.51, NAdam +0.47 ± 0.49``."""
+    return ", ".join(f"{name} {interval(difference, '+')}" for name, difference in found)
+
+
 def _by_single_runs(cell: Cell) -> str:
     """The epochs by the timed runs of each seed alone; nothing where one seed was timed."""
     if not cell.around:
@@ -191,5 +198,4 @@ def _line(cell: Cell) -> list[str]:
     won = {True: "yes", False: "no", None: "open"}[cell.won]
     if cell.doubtful:
         won = f"{'won' if cell.won else 'no'}, but {cell.doubtful} epochs"
-    each = ", ".join(f"{name} {interval(found, '+')}" for name, found in cell.to_each)
-    return [label, row.arm, row.rival, difference, probability(row.p_holm), clock, won, each]
+    return [label, row.arm, row.rival, difference, probability(row.p_holm), clock, won, each_text(cell.to_each)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..ledger import Row
@@ -14,7 +14,7 @@ from .claims import verdicts
 from .coverage import coverage_section
 from .findings import Findings
 from .gains import gains_section
-from .goal import goal_section
+from .goal import each_text, goal_section, to_each
 from .papers import papers_section
 from .searches import found_searches, searches_section
 from .studies import studies_section
@@ -206,15 +206,25 @@ memory; they are no part of the suite.
 def _followed(findings: Findings) -> str:
     if not findings.followed:
         return ""
+    over_all = {(row.task, row.family): row.p_holm for row in findings.of_winners}
+
+    def more(outcome: Outcome, row: Comparison) -> list[str]:
+        family, _, role = row.family.partition("_")
+        ours = outcome.arm(family, role)
+        assert ours is not None, row
+        return [probability(over_all.get((row.task, row.family))), each_text(to_each(outcome, ours, role))]
+
     return """
 ## Asked again
 
 What the search ([below](#search-among-variants-of-damping)) chose on CIFAR-10, damping on NAdam and on Nesterov's momentum, was
-announced for tasks that had been reported without it, with all rivals tuned anew and on other seeds; and once more for Penn
-Treebank, with learning rates close together (`+finer`), where a first experiment had it win. Each is judged by itself, Holm
-over the primaries of one arm; they are no part of the suite.
+announced for tasks that had been reported without it, with all rivals tuned anew and on other seeds (`+rival`). Penn Treebank
+was asked three times more: with learning rates close together (`+finer`), where a first experiment had it win; whether what
+had won there wins at batch 20, too (`+check`); and what adding the memory gives at batch 20, where the paper's table fits
+(`+paper`). Each is judged by itself, Holm over the primaries of one arm; they are no part of the suite. "Holm, all" is over all
+comparisons of damping on a rival, those of the suite included; the last column is descriptive.
 
-""" + _each_by_itself(findings.followed)
+""" + _each_by_itself(findings.followed, ("Holm, all", "to each rival"), more)
 
 
 def _asked_again(findings: Findings, rows: Sequence[Comparison]) -> str:
@@ -228,14 +238,19 @@ def _asked_again(findings: Findings, rows: Sequence[Comparison]) -> str:
     return text
 
 
-def _each_by_itself(outcomes: Sequence[Outcome]) -> str:
+def _each_by_itself(
+    outcomes: Sequence[Outcome],
+    heads: tuple[str, ...] = (),
+    more: Callable[[Outcome, Comparison], list[str]] = lambda outcome, row: [],
+) -> str:
+    """The primaries of experiments that are judged one by one; ``heads`` and ``more`` are for columns behind the verdict."""
     rows = [
-        [outcome.name, *_compared(row)[1:], probability(row.p_holm), *_judged(row)]
+        [outcome.name, *_compared(row)[1:], probability(row.p_holm), *_judged(row), *more(outcome, row)]
         for outcome in outcomes
         for row in sorted(outcome.primary, key=lambda row: row.family.rpartition("_")[2] == "C")
     ]
     head = ("task", "arm", "best rival on the tuning seeds", "seeds", "difference", "p", "Holm", "P(better)", "verdict")
-    return table(head, rows, head[3:8])
+    return table((*head, *heads), rows, (*head[3:8], "Holm, all"))
 
 
 # -- task by task ------------------------------------------------------------------------------------------------------
