@@ -143,6 +143,18 @@ def test_the_gain_that_tuning_leaves_is_that_of_the_fair_experiment() -> None:
     assert row[4].endswith("; 7 seeds)")
 
 
+def test_a_question_asked_again_has_the_correction_over_all_and_every_rival() -> None:
+    published = Path(__file__).parents[3] / "results" / "language.db.xz"
+    text = section(render_results([published]), "## Asked again")
+    (row,) = lines_of(text, "ptb-lstm+check")
+    p, alone, over_all = float(row[5]), float(row[6]), float(row[9])
+    assert p == alone < over_all <= 1  # one primary by itself, one of several of its kind
+    names = [part.rsplit(" ", 3)[0] for part in row[10].split(", ")]
+    assert names == ["Adam", "NAdam", "Adam tuned beta1"]
+    assert f"{row[2]} {row[4]}" in row[10]  # the announced one is among them
+    assert {row[9] for row in lines_of(text, "ptb-lstm+paper")} == {"-"}  # adding is another kind
+
+
 def test_the_grid_says_its_seeds(paper: Path) -> None:
     assert "on the same seeds (2 seeds)" in section(render_results([paper]), "## mnist-mlp, paper-grid")
 
