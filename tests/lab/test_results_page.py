@@ -20,7 +20,7 @@ from critgrad.lab.results_page.findings import Books, Findings, Study, gather
 from critgrad.lab.results_page.page import _points
 from critgrad.lab.results_page.rules import HOLDS, NOT_SEEN, NOT_TESTED, UNTUNED
 from critgrad.lab.results_page.searches import _on_fresh_seeds, found_searches
-from critgrad.lab.results_page.studies import _far_from_trained, studies_section
+from critgrad.lab.results_page.studies import _far_from_trained, _outcome, studies_section
 from critgrad.lab.results_page.text import interval, table
 from critgrad.lab.search import Confirmed, SearchTrack
 from critgrad.lab.search import find as find_search
@@ -68,6 +68,12 @@ def test_a_missing_ledger_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main([str(tmp_path / "none.db"), "--out", str(tmp_path / "page.md")]) == 1
     assert "no ledger at" in capsys.readouterr().err
     assert not (tmp_path / "page.md").exists()
+
+
+def test_cells_say_how_many_runs_have_the_worst_value_and_how_they_came_to_it() -> None:
+    cell = {"test": 1e4, "low": 1e4, "high": 1e4, "runs": 3, "diverged": 1, "at_worst": 2}
+    assert _outcome(cell) == "10000 ± 0 (1/3 diverged, 2/3 at the worst value)"
+    assert _outcome({**cell, "diverged": 0, "at_worst": 0}) == "10000 ± 0"
 
 
 def test_numbers_have_the_digits_that_their_interval_supports() -> None:
@@ -137,15 +143,19 @@ def test_best_of_eight_waits_until_it_is_decided() -> None:
     assert rules.best_of_eight({}, tasks(9, 0)).verdict == NOT_TESTED
 
 
-def test_the_largest_gain_is_not_seen_once_the_tasks_that_should_have_it_were_run() -> None:
-    needed = ["ptb", "wikitext"]
-    some, both = {"ptb": 0.01, "cifar": 0.02}, {"ptb": 0.01, "wikitext": 0.02}
-    assert rules.up_to({"ptb": 0.25}, {}, needed).verdict == HOLDS
-    assert rules.up_to(some, {"ptb": 0.3}, needed).verdict == NOT_TESTED
-    assert rules.up_to(both, {}, needed).verdict == NOT_SEEN
-    assert rules.up_to(both, {"ptb": 0.3}, needed).verdict == UNTUNED
-    assert rules.up_to({}, {"ptb": 0.3}, needed).verdict == NOT_TESTED
-    assert rules.up_to(both, {}, needed).effect == "largest gain 2.0% on wikitext tuned alike"
+def test_the_largest_gain_is_not_seen_once_the_pairs_that_should_have_it_were_run() -> None:
+    needed = [("ptb", "SGD"), ("wikitext", "SGD")]
+    some, small = {("ptb", "SGD"), ("wikitext", "Adam")}, {"ptb (SGD_C)": 0.01, "wikitext (SGD_C)": 0.02}
+    paper = {"ptb (SGD_C)": 0.3}
+    assert rules.up_to({"ptb (Adam_C)": 0.25}, {}, run=some, needed=needed).verdict == HOLDS
+    assert (
+        rules.up_to(small, paper, run=some, needed=needed).verdict == NOT_TESTED
+    )  # another pair of the task does not do
+    assert rules.up_to(small, {}, run=needed, needed=needed).verdict == NOT_SEEN
+    assert rules.up_to(small, paper, run=needed, needed=needed).verdict == UNTUNED
+    assert rules.up_to({}, paper, run=(), needed=needed).verdict == NOT_TESTED
+    told = rules.up_to(small, {}, run=needed, needed=needed).effect
+    assert told == "largest gain 2.0% on wikitext (SGD_C) tuned alike"
 
 
 def times(*seconds: float) -> dict:
@@ -242,6 +252,21 @@ def test_a_high_value_is_held_against_what_its_own_line_has_where_the_reference_
     ruling = rules.no_help([data], "topC", (50, 100), {"topC": 5, "decay": 0.7})
     assert ruling.verdict == NOT_SEEN
     assert ruling.effect.startswith("1 of 1 are better")
+
+
+@pytest.mark.parametrize("at_20, verdict", [([2.0, 3.0, 4.1], HOLDS), ([1.0, 2.0, 3.0], NOT_SEEN), (None, NOT_TESTED)])
+def test_above_a_limit_means_better_than_at_it(at_20: list[float] | None, verdict: str) -> None:
+    """topC 50 beats topC 5 here in any case: whether more than 20 helps is another question."""
+    cells = [
+        {"topC": 5, "decay": 0.7, "values": [1.0, 2.0, 3.0]},
+        {"topC": 50, "decay": 0.7, "values": [2.0, 3.1, 4.0]},
+        *([{"topC": 20, "decay": 0.7, "values": at_20}] if at_20 else []),
+    ]
+    data = {"higher_is_better": True, "cells": cells, "chosen": {"topC": 5, "decay": 0.7}}
+    ruling = rules.no_help([data], "topC", (50, 100), {"topC": 5, "decay": 0.7}, 20)
+    assert ruling.verdict == verdict
+    if at_20:
+        assert "; 1 of 1 are better than topC 5 (or what was chosen), 0 worse" in ruling.effect
 
 
 @pytest.mark.parametrize("higher, found, far", [(False, 140.0, False), (False, 300.0, True), (True, 60.0, True)])

@@ -168,12 +168,16 @@ def fair_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("fair") / "fair.db"
     with Ledger.open(path, write=True, create=True) as book:
         for task in ("ptb-lstm@b420", "wikitext2-lstm@b420"):
-            track = Fair(find(task))
-            text = json.dumps({**asdict(Standing("c" * 40)), "registration": track.registration.to_dict()})
-            book.put_document(document_name(track.registration.hash), text)
-            while planned := track.plan(book):
-                add(book, planned)
+            announced(book, Fair(find(task)))
     return path
+
+
+def announced(book: Ledger, track: Fair) -> None:
+    """All made-up runs of a committed registration."""
+    text = json.dumps({**asdict(Standing("c" * 40)), "registration": track.registration.to_dict()})
+    book.put_document(document_name(track.registration.hash), text)
+    while planned := track.plan(book):
+        add(book, planned)
 
 
 def test_a_variant_stands_for_its_task_and_missing_families_are_named(fair_runs: Path) -> None:
@@ -187,6 +191,21 @@ def test_a_variant_stands_for_its_task_and_missing_families_are_named(fair_runs:
     )
     assert first.verdict == NOT_TESTED  # two of nine
     assert second.verdict == NOT_TESTED  # the paper saw its 23 % on these two, with SGD
+
+
+def test_experiments_that_differ_in_their_question_alone_stand_for_a_task_together(
+    fair_runs: Path, tmp_path: Path
+) -> None:
+    """The pair without momentum was asked for later, with the same epochs and batch size."""
+    path = tmp_path / "later.db"
+    with Ledger.open(path, write=True, create=True) as book:
+        announced(book, Fair(find("wikitext2-lstm@b420+sgd")))
+    first, second = claim([fair_runs, path], "1"), claim([fair_runs, path], "2")
+    assert first.ran == "fair: ptb-lstm@b420, wikitext2-lstm@b420+sgd, wikitext2-lstm@b420"
+    assert "wikitext2-lstm@b420+sgd and wikitext2-lstm@b420 (RMSprop)" in first.effect
+    assert "tuned alike: SGD_C on ptb-lstm not run, SGD_C on wikitext2-lstm " in second.effect
+    assert second.verdict == NOT_TESTED  # one of the two pairs
+    assert "SGD_C on wikitext2-lstm not run" in claim([fair_runs], "2").effect
 
 
 def test_the_sections_of_the_fair_experiments_and_the_decomposition_are_there(fair_runs: Path) -> None:
@@ -280,6 +299,15 @@ def test_analyses_have_tables_with_their_settings_and_seeds(analysed: Path) -> N
     norms = section(text, "## Norms of the stored gradients")
     assert [row[1] for row in lines_of(norms, "ptb-lstm@b420, epochs 4, tf32 True")] == ["5", "10", "20", "50", "100"]
     assert lines_of(norms, "multiwoz-roberta")[0][2] == "1"
+
+
+def test_a_task_on_which_every_gradient_is_clipped_is_named(analysed: Path) -> None:
+    """Made-up norms are not the length to which RoBERTa's gradients are clipped; the published ones are."""
+    published = Path(__file__).parents[3] / "results" / "analyses.db.xz"
+    said = "had been clipped to the same length"
+    assert said not in section(render_results([analysed]), "## Norms of the stored gradients")
+    text = section(render_results([published]), "## Norms of the stored gradients")
+    assert f"\nOn multiwoz-roberta (at 1) every gradient that was looked at, stored or current, {said}" in text
 
 
 def test_the_chosen_cell_is_bold_where_two_lines_were_run_too(tmp_path: Path) -> None:

@@ -27,7 +27,9 @@ ABLATIONS: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
 
 
 def _outcome(members: Sequence[Row]) -> dict[str, Any]:
-    """Test value with its interval (a diverged run counts as the worst value), and how many diverged."""
+    """Test value with its interval (a diverged run counts as the worst value), how many diverged, and how many have the worst
+    value without that: a perplexity is at most that of guessing.
+    """
     values = [float(row.summary["test"]) for row in members]
     found = mean_interval(values)
     losses = [row.summary["final_train_loss"] for row in members]
@@ -39,6 +41,9 @@ def _outcome(members: Sequence[Row]) -> dict[str, Any]:
         "high": found.high,
         "values": values,
         "diverged": sum(bool(row.summary["diverged"]) for row in members),
+        "at_worst": sum(
+            row.summary["test"] == row.summary.get("worst") and not row.summary["diverged"] for row in members
+        ),
         "train_loss": float(np.mean(known)) if known else None,
     }
 

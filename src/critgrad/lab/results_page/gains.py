@@ -8,12 +8,11 @@ import numpy as np
 
 from ..optimizers import FAMILIES
 from ..protocol import paper_values
-from ..protocol.records import ArmResult
 from ..statistics import paired_difference
 from ..tasks import task_of
 from .findings import Findings
 from .goal import NINE
-from .nine_tasks import fair_pairs, gain, paper_runs
+from .nine_tasks import TunedPair, fair_pairs, gain, paper_runs
 from .papers import NOT_COMPARABLE
 from .text import interval, seeds_text, short, table
 
@@ -33,7 +32,6 @@ COLUMNS = ("the paper's table", "its settings, here", "tuned alike, here")
 def gains_section(findings: Findings) -> str:
     """All pairs of which there is anything; nothing where there is none."""
     announced = [outcome for outcome in findings.outcomes if outcome.standing.registered]
-    unfinished = {outcome.name for outcome in announced if not outcome.decided}
     fair, paper = fair_pairs(announced), paper_runs(findings)
     rows: list[list[str]] = []
     whole: list[tuple[float, ...]] = []  # the gains of the pairs that have all three
@@ -43,14 +41,12 @@ def gains_section(findings: Findings) -> str:
         theirs = {row.optimizer: row.test.value for row in paper_values.best_of(task)}
         here = {} if run is None else {row.optimizer: row.test.mean for row in run.found}
         seeds = "" if run is None else f"; {seeds_text(len(run.track.seeds))}"
-        name, pairs, _ = fair.get(task, ("", [], higher))
-        label = ", ".join(([name] if name != task else []) + (["not finished"] if name in unfinished else []))
-        tuned = {mine.family: (mine, base) for mine, base in pairs}
+        tuned = {pair.mine.family: pair for pair in fair.get(task, ())}
         for family in FAMILIES:
             found = [
                 _pair(theirs, family, higher, ""),
                 _pair(here, family, higher, seeds),
-                _tuned(tuned.get(family), higher, f"{label}: " if label else ""),
+                _tuned(tuned.get(family), task),
             ]
             shares = [share for _, share in found if share is not None]
             if len(shares) > 1:
@@ -68,14 +64,16 @@ def _pair(means: Mapping[str, float], family: str, higher: bool, more: str) -> t
     return f"{short(base, 4)}, {short(mine, 4)} ({share:+.1%}{more})", share
 
 
-def _tuned(pair: tuple[ArmResult, ArmResult] | None, higher: bool, label: str) -> tuple[str, float | None]:
+def _tuned(pair: TunedPair | None, task: str) -> tuple[str, float | None]:
     if pair is None:
         return "not run", None
-    mine, base = pair
+    outcome, mine, base = pair
+    higher = outcome.registration.higher_is_better
+    labels = ([] if outcome.name == task else [outcome.name]) + ([] if outcome.decided else ["not finished"])
     difference = interval(paired_difference(mine.values, base.values, higher_is_better=higher), "+")
     means = {mine.family: base.test.mean, f"{mine.family}_C": mine.test.mean}
     text, share = _pair(means, mine.family, higher, f"; {difference}; {seeds_text(len(mine.values))}")
-    return f"{label}{text}", share
+    return f"{', '.join(labels)}: {text}" if labels else text, share
 
 
 def _summary(whole: list[tuple[float, ...]]) -> str:

@@ -88,7 +88,8 @@ def _cell(findings: Findings, outcomes: Sequence[Outcome], rows: Mapping[str, Ro
             timed = _at_equal_time(outcome, ours, rival, rows)
             part = any(state != "whole" for state, _ in outcome.data)
             return Cell(task, family, "", outcome.name, found[0], *timed, part, to_each(outcome, ours, role))
-    return Cell(task, family, "not run, or not to its end")
+    there = [o for o in outcomes if paper_values.name_of(o.task) == task and family in o.registration.families]
+    return Cell(task, family, "its experiment has no such arm" if there else "not run, or not to its end")
 
 
 def to_each(outcome: Outcome, ours: ArmResult, role: str) -> tuple[tuple[str, Interval], ...]:

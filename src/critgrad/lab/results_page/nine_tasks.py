@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import NamedTuple
 
 from ..optimizers import FAMILIES
 from ..protocol import paper_values
@@ -23,28 +23,49 @@ def judged(findings: Findings) -> tuple[Outcome, ...]:
     return (*findings.claimable, *findings.followed)
 
 
-def pairs(outcomes: Iterable[Outcome]) -> list[tuple[str, ArmResult, ArmResult, bool]]:
-    """Experiment, ``_C`` and base of every family of some fair experiments, and the metric's direction."""
+class TunedPair(NamedTuple):
+    """A ``_C`` optimizer and its base, tuned alike in a fair experiment."""
+
+    outcome: Outcome
+    mine: ArmResult
+    base: ArmResult
+
+    @property
+    def gain(self) -> float:
+        """Of the memory, as a share of the base's value."""
+        return gain(self.mine.test.mean, self.base.test.mean, self.outcome.registration.higher_is_better)
+
+
+def pairs(outcomes: Iterable[Outcome]) -> list[TunedPair]:
+    """Of every family of some fair experiments."""
     out = []
     for outcome in outcomes:
         for family in outcome.registration.families:
             mine, base = outcome.arm(family, "C"), outcome.arm(family, "base")
             if mine is not None and base is not None:
-                out.append((outcome.name, mine, base, outcome.registration.higher_is_better))
+                out.append(TunedPair(outcome, mine, base))
     return out
 
 
-def fair_pairs(outcomes: Iterable[Outcome]) -> dict[str, tuple[str, list[tuple[ArmResult, ArmResult]], bool]]:
-    """On each of the nine tasks: the experiment, its pairs of ``_C`` and base, the direction.
+def fair_pairs(outcomes: Iterable[Outcome]) -> dict[str, list[TunedPair]]:
+    """On each of the nine tasks its pairs, one of a family.
 
-    A variant (``@b420``) stands for its task; of several experiments the one with most pairs does.
+    A variant (``@b420``) stands for its task. Experiments that differ in what they ask alone, not in how long and at which
+    batch size they train, go together; of those that differ otherwise the one with most pairs stands for the task.
     """
-    by_name: dict[str, dict[str, tuple[str, list[tuple[ArmResult, ArmResult]], bool]]] = {}
-    for name, mine, base, higher in pairs(outcomes):
-        task = paper_values.name_of(name.partition("+")[0])
-        if task in NINE:
-            by_name.setdefault(task, {}).setdefault(name, (name, [], higher))[1].append((mine, base))
-    return {task: max(of.values(), key=lambda entry: len(entry[1])) for task, of in by_name.items()}
+    by_task: dict[str, dict[str, dict[str, TunedPair]]] = {}
+    for pair in pairs(outcomes):
+        plan = pair.outcome.registration
+        if (task := paper_values.name_of(plan.task)) in NINE:
+            alike = repr((plan.task, plan.epochs, plan.batch_size, sorted(plan.settings.items())))
+            by_task.setdefault(task, {}).setdefault(alike, {}).setdefault(pair.mine.family, pair)
+    most = {task: max(of.values(), key=len) for task, of in by_task.items()}
+    return {task: [found[family] for family in FAMILIES if family in found] for task, found in most.items()}
+
+
+def names_of(found: Iterable[TunedPair]) -> list[str]:
+    """The experiments of some pairs."""
+    return list(dict.fromkeys(pair.outcome.name for pair in found))
 
 
 def paper_runs(findings: Findings) -> dict[str, PaperRun]:
@@ -53,12 +74,12 @@ def paper_runs(findings: Findings) -> dict[str, PaperRun]:
     return {task: found[task][0] for task in NINE if task in found and task not in NOT_COMPARABLE}
 
 
-def _cells(fair: Mapping[str, Any], paper: Mapping[str, PaperRun], found: Findings) -> str:
+def _cells(fair: Mapping[str, Sequence[TunedPair]], paper: Mapping[str, PaperRun], found: Findings) -> str:
     """What of the nine tasks there is not, on both tracks, in words."""
     parts = []
     if lacking := [task for task in NINE if task not in fair]:
         parts.append(f"fair: {', '.join(lacking)}")
-    if some := [f"{name} ({_without(pairs)})" for name, pairs, _ in fair.values() if _without(pairs)]:
+    if some := [f"{' and '.join(names_of(found))} ({_without(found)})" for found in fair.values() if _without(found)]:
         parts.append(f"pairs of the fair experiments: {', '.join(some)}")
     short_of = {task: len(paper_values.OPTIMIZERS) - len(run.found) for task, run in paper.items()}
     lacking = [task for task in NINE if task not in paper and task not in NOT_COMPARABLE]
@@ -71,13 +92,13 @@ def _cells(fair: Mapping[str, Any], paper: Mapping[str, PaperRun], found: Findin
     return "; ".join(part for part in (text, f"not comparable, left out: {', '.join(apart)}" if apart else "") if part)
 
 
-def _without(pairs: Sequence[tuple[ArmResult, ArmResult]]) -> str:
-    """The families that an experiment does not have."""
-    return ", ".join(family for family in FAMILIES if family not in {mine.family for mine, _ in pairs})
+def _without(found: Sequence[TunedPair]) -> str:
+    """The families that a task's experiments do not have."""
+    return ", ".join(family for family in FAMILIES if family not in {pair.mine.family for pair in found})
 
 
-def _on_the_nine(fair: Mapping[str, tuple[str, Any, bool]], paper: Mapping[str, PaperRun]) -> str:
-    parts = [f"fair: {', '.join(name for name, _, _ in fair.values())}"] if fair else []
+def _on_the_nine(fair: Mapping[str, Sequence[TunedPair]], paper: Mapping[str, PaperRun]) -> str:
+    parts = [f"fair: {', '.join(name for found in fair.values() for name in names_of(found))}"] if fair else []
     runs = [f"{task} ({seeds_text(len(run.track.seeds))})" for task, run in paper.items()]
     return "; ".join([*parts, *([f"paper-best: {', '.join(runs)}"] if runs else [])])
 
@@ -86,8 +107,9 @@ def best_of_eight(findings: Findings) -> tuple[str, Ruling]:
     """Claim 1."""
     fair, paper = fair_pairs(judged(findings)), paper_runs(findings)
     tuned = {}
-    for task, (_, pairs, higher) in fair.items():
-        best = max((arm for pair in pairs for arm in pair), key=lambda arm: arm.test.mean if higher else -arm.test.mean)
+    for task, found in fair.items():
+        sign = 1 if task_of(task).metric.higher_is_better else -1
+        best = max((arm for pair in found for arm in (pair.mine, pair.base)), key=lambda arm: sign * arm.test.mean)
         tuned[task] = best.arm == "C"
     untuned = {}
     for task, run in paper.items():
@@ -131,28 +153,22 @@ def _where_the_paper_saw_it() -> list[tuple[str, str]]:
 def up_to(findings: Findings) -> tuple[str, Ruling]:
     """Claim 2."""
     fair, paper = fair_pairs(judged(findings)), paper_runs(findings)
-    tuned = {
-        task: max(gain(mine.test.mean, base.test.mean, higher) for mine, base in pairs if base.test.mean)
-        for task, (_, pairs, higher) in fair.items()
-        if any(base.test.mean for _, base in pairs)
-    }
+    # Other pairs of a task say nothing about the one in which the paper saw it.
+    there = {(task, pair.mine.family): pair for task, found in fair.items() for pair in found if pair.base.test.mean}
+    tuned: dict[str, float] = {}
+    for task in dict.fromkeys(task for task, _ in there):
+        best = max((pair for (of, _), pair in there.items() if of == task), key=lambda pair: pair.gain)
+        mine, base = (f"{arm.label} {short(arm.test.mean, 4)}" for arm in (best.mine, best.base))
+        tuned[f"{best.outcome.name} ({mine}, {base})"] = best.gain
     untuned = {}
     for task, run in paper.items():
         if gains := _gains({row.optimizer: row.test.mean for row in run.found}, run.panel.higher_is_better):
             pair = max(gains, key=lambda name: gains[name])
             untuned[f"{task} ({pair})"] = gains[pair]  # a base that has failed, for one, should be seen as that
-    # Other pairs of a task say nothing about the one in which the paper saw it.
-    there = {
-        (task, mine.family): gain(mine.test.mean, base.test.mean, higher)
-        for task, (_, pairs, higher) in fair.items()
-        for mine, base in pairs
-        if base.test.mean
-    }
     seen = _where_the_paper_saw_it()
-    needed = [task if (task, family) in there else f"{family}_C on {task}" for task, family in seen]
-    ruling = rules.up_to(tuned, untuned, needed, SHARE)
+    ruling = rules.up_to(tuned, untuned, run=set(there), needed=seen, share=SHARE)
     said = [
-        f"{family}_C on {task} {f'{there[task, family]:+.1%}' if (task, family) in there else 'not run'}"
+        f"{family}_C on {task} {f'{there[task, family].gain:+.1%}' if (task, family) in there else 'not run'}"
         for task, family in seen
     ]
     cells = f"where the paper's table has it, tuned alike: {', '.join(said)}"

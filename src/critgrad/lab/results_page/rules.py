@@ -77,20 +77,25 @@ def six_wins(won: Mapping[str, Sequence[bool | None]], needed: int = 6) -> Rulin
 
 
 def up_to(
-    fair: Mapping[str, float], paper: Mapping[str, float], needed: Collection[str], share: float = 0.23
+    fair: Mapping[str, float],
+    paper: Mapping[str, float],
+    *,
+    run: Collection[tuple[str, str]],
+    needed: Collection[tuple[str, str]],
+    share: float = 0.23,
 ) -> Ruling:
-    """Holds: some pair's relative gain over its base reaches ``share``; not seen: none does, and the tasks on which the paper's
-    own table has such a gain (``needed``) are among those that were run.
+    """Holds: some pair's relative gain over its base reaches ``share``; not seen: none does, and the pairs (task, family) for
+    which the paper's own table has such a gain, ``needed``, were ``run`` tuned alike.
     """
     parts = [
-        f"largest gain {max(found.values()):.1%} on {max(found, key=lambda task: found[task])} {name}"
+        f"largest gain {max(found.values()):.1%} on {max(found, key=lambda pair: found[pair])} {name}"
         for name, found in (("tuned alike", fair), ("at the paper's settings", paper))
         if found
     ]
     verdict = NOT_TESTED
     if fair and max(fair.values()) >= share:
         verdict = HOLDS
-    elif fair and set(needed) <= set(fair):
+    elif fair and set(needed) <= set(run):
         verdict = UNTUNED if paper and max(paper.values()) >= share else NOT_SEEN
     return Ruling(verdict, "; ".join(parts))
 
@@ -180,28 +185,50 @@ def variants_worse(studies: Sequence[Mapping[str, Any]], variants: Mapping[str, 
 
 
 def no_help(
-    studies: Sequence[Mapping[str, Any]], axis: str, high: Sequence[float], reference: Mapping[str, float]
+    studies: Sequence[Mapping[str, Any]],
+    axis: str,
+    high: Sequence[float],
+    reference: Mapping[str, float],
+    limit: float | None = None,
 ) -> Ruling:
-    """Sensitivity. Holds: no value in ``high`` beats the ``reference`` cell, seeds paired; where the line through it was not
-    run, the cell at which the study's own two lines meet.
+    """Sensitivity. Holds: no value in ``high`` beats the ``limit`` above which a claim says that nothing helps, seeds paired; a
+    claim without one: the ``reference`` cell. Where no line through that was run, the cell at which the study's own two lines
+    meet is in its place.
     """
+    beside = {f"{axis} {reference[axis]:g} (or what was chosen)": _minus_reference(studies, axis, high, reference)}
+    if limit is not None:
+        beside = {f"{axis} {limit:g}": _minus_reference(studies, axis, high, reference, limit), **beside}
+    deciding = next(iter(beside.values()))
+    if not deciding:
+        return Ruling(NOT_TESTED, "")
+    effect = "; ".join(
+        f"{sum(row.low > 0 for row in found)} of {len(found)} are better than {name}, "
+        f"{sum(row.high < 0 for row in found)} worse"
+        for name, found in beside.items()
+    )
+    return Ruling(NOT_SEEN if any(row.low > 0 for row in deciding) else HOLDS, effect)
+
+
+def _minus_reference(
+    studies: Sequence[Mapping[str, Any]],
+    axis: str,
+    high: Sequence[float],
+    reference: Mapping[str, float],
+    limit: float | None = None,
+) -> list[Interval]:
+    """Each value in ``high`` minus the reference (or the limit on its line), on each task; positive where it is better."""
     found: list[Interval] = []
     for study in studies:
         sign = 1 if study["higher_is_better"] else -1
         cells = {(cell["topC"], cell["decay"]): cell["values"] for cell in study["cells"]}
         for at in (reference, study["chosen"]):
-            line = [{**at, axis: value} for value in (at[axis], *high)]
+            line = [{**at, axis: value} for value in (at[axis] if limit is None else limit, *high)]
             base, *others = (cells.get((point["topC"], point["decay"]), ()) for point in line)
             pairs = [np.subtract(other, base) for other in others if len(base) == len(other) > 0]
             if pairs:
                 found += [mean_interval((sign * pair).tolist()) for pair in pairs]
                 break
-    if not found:
-        return Ruling(NOT_TESTED, "")
-    helps = sum(row.low > 0 for row in found)
-    hurts = sum(row.high < 0 for row in found)
-    effect = f"{helps} of {len(found)} are better than {axis} {reference[axis]:g} (or what was chosen), {hurts} worse"
-    return Ruling(NOT_SEEN if helps else HOLDS, effect)
+    return found
 
 
 def converges(studies: Sequence[Mapping[str, Any]]) -> Ruling:

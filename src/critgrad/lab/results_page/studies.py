@@ -7,6 +7,7 @@ from typing import Any
 
 from ..protocol.paper_values import RUN_TIME_TOPC, RUN_TIMES
 from ..statistics import Interval
+from ..tasks import task_of
 from .damped import damped_section
 from .findings import Findings, Study
 from .text import fixed, interval, seeds_text, short, table, values
@@ -20,7 +21,9 @@ def studies_section(findings: Findings) -> str:
 
 def _outcome(cell: Mapping[str, Any]) -> str:
     found = Interval(cell["test"], cell["low"], cell["high"], cell["runs"])
-    return interval(found) + (f" ({cell['diverged']}/{cell['runs']} diverged)" if cell["diverged"] else "")
+    counts = [(cell["diverged"], "diverged"), (cell["at_worst"], "at the worst value")]
+    lost = ", ".join(f"{count}/{cell['runs']} {what}" for count, what in counts if count)
+    return interval(found) + (f" ({lost})" if lost else "")
 
 
 def _seeds(counts: set[int]) -> str:
@@ -118,7 +121,23 @@ def _norms(findings: Findings) -> str:
     text = "\n## Norms of the stored gradients\n\nMean norm of the stored gradients over that of the current one, at the ends\n"
     text += "of epochs.\n\n"
     head = ("task", "topC", "seeds", "ratio, median", "first epoch", "last epoch", "test")
-    return text + table(head, rows, head[1:])
+    return text + table(head, rows, head[1:]) + _clipped_away(findings)
+
+
+def _clipped_away(findings: Findings) -> str:
+    """A sentence on the tasks where every gradient looked at had the length to which it is clipped: no norm says anything."""
+    tasks = []
+    for study in findings.studies("gt-vs-gc"):
+        clip = study.settings.get("clip", task_of(study.task).clip)
+        norms = [norm for line in study.data["lines"] for name in ("gt", "gc") for norm in line[name]]
+        if clip is not None and norms and all(abs(norm - clip) <= 1e-3 * clip for norm in norms):
+            tasks.append(f"{study.task} (at {clip:g})")
+    if not tasks:
+        return ""
+    text = (
+        f"\nOn {', '.join(tasks)} every gradient that was looked at, stored or current, had been clipped to the same "
+    )
+    return text + "length:\nthere the largest are no others than the latest, and the memory is a moving window.\n"
 
 
 def _runtime(findings: Findings) -> str:

@@ -27,12 +27,16 @@ def interval(found: Interval, sign: str = "") -> str:
 
     >>> interval(Interval(92.2713, 92.215, 92.327, 20)), interval(Interval(0.5, -0.1, 1.1, 20), "+")
     ('92.271 ± 0.056', '+0.50 ± 0.60')
+    >>> interval(Interval(10000.0, 10000.0, 10000.0, 3))
+    '10000 ± 0'
     """
     half = found.half_width
     if found.mean == half == 0:
         return "0 (the same runs)"
     if not math.isfinite(half):
         return short(found.mean)
+    if half == 0:  # runs that all ended at the worst value, for one
+        return f"{found.mean:{sign}.6g} ± 0"
     places = decimals(half)
     return f"{fixed(found.mean, places, sign)} ± {fixed(half, places)}"
 
