@@ -130,6 +130,29 @@ def test_checkpoints_take_a_share_of_the_time(tmp_path, monkeypatch, share, writ
     assert epochs == written
 
 
+def test_a_checkpoint_that_takes_longer_than_the_run_is_left_out_unless_the_run_is_to_go_on(tmp_path, monkeypatch):
+    """On a disk that takes a byte in an hour; a caller that asked for every epoch, or for a part of them, has its file."""
+    monkeypatch.setattr(engine, "SAVED_A_SECOND", 1 / 3600)
+    trial = Trial("digits-mlp@tiny", "SGD_C", {"lr": 0.1}, settings={"epochs": 2})
+    train(trial, checkpoint=tmp_path / "worker.pt", saving_share=0.05)
+    assert not (tmp_path / "worker.pt").exists()
+    train(trial, checkpoint=tmp_path / "asked.pt")
+    train(trial, checkpoint=tmp_path / "part.pt", saving_share=0.05, stop_after=1)
+    assert (tmp_path / "asked.pt").exists()
+    same(train(trial, checkpoint=tmp_path / "part.pt"), train(trial))
+
+
+def test_the_size_of_a_checkpoint_is_known_before_it_is_written(tmp_path):
+    trial = Trial("digits-mlp@tiny", "Adam_C", {"lr": 0.1, "topC": 4}, settings={"epochs": 1})
+    expected = []
+
+    def look(progress):
+        expected.append(engine._seconds_to_save(torch.nn.Linear(1, 1), progress.optimizer) * engine.SAVED_A_SECOND)
+
+    train(trial, checkpoint=tmp_path / "run.pt", on_epoch=look)
+    assert expected[0] == pytest.approx((tmp_path / "run.pt").stat().st_size, rel=0.3)  # and the model and curves
+
+
 def test_a_checkpoint_of_another_trial_is_refused(tmp_path):
     trial = Trial("digits-mlp@tiny", "SGD", {"lr": 0.1})
     train(trial, checkpoint=tmp_path / "run.pt", stop_after=1)

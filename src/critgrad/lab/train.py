@@ -105,7 +105,8 @@ def train(
     whether that worked. ``CRITGRAD_GRAPH=0`` in the environment forbids it, too.
 
     ``checkpoint`` is written after each epoch, or with ``saving_share`` after so many that it takes no more than this share
-    of the time: with ten slots it is twelve times the model, and epochs may be short. Always after the first and the last.
+    of the time: with ten slots it is twelve times the model, and epochs may be short. After the first and the last always,
+    unless it is so large that to write it takes longer than to run all that it would save.
 
     ``stop_after`` ends this call after so many epochs in all, leaving a checkpoint; the result is then that of the
     epochs so far, and the same call without it goes on from there.
@@ -132,6 +133,7 @@ def train(
         state.initial_valid = _evaluate(problem, model, optimizer)[1]
 
     last = task.epochs if stop_after is None else min(stop_after, task.epochs)
+    begun = time.perf_counter()
     saved_at = saving = 0.0
     while state.epoch < last and not state.diverged:
         train_loss = _epoch(problem, model, optimizer, trial.seed, state, probes, graphs, on_step)
@@ -152,7 +154,15 @@ def train(
             state.curves.setdefault(name, []).append(value)
         over = state.epoch >= last or state.diverged
         now = time.perf_counter()
-        if checkpoint is not None and (over or saving_share * (now - saved_at) >= saving):
+        due = over or saving_share * (now - saved_at) >= saving
+        stopping = (
+            over and state.epoch < task.epochs and not state.diverged
+        )  # the caller goes on from what is left here
+        if (
+            checkpoint is not None
+            and due
+            and (stopping or _seconds_to_save(model, optimizer) <= max(1.0, saving_share) * (now - begun))
+        ):
             _save(checkpoint, trial, model, optimizer, state)
             saved_at = time.perf_counter()
             saving = saved_at - now
@@ -333,6 +343,15 @@ def _result(problem: Problem, model: nn.Module, state: _State, origin: dict[str,
 
 
 # -- checkpoints -------------------------------------------------------------------------------------------------------
+
+
+SAVED_A_SECOND = 1e9  # bytes of a checkpoint, about what a local disk takes
+
+
+def _seconds_to_save(model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
+    """About how long a checkpoint takes: a hundred slots of RoBERTa's gradients are 50 GB."""
+    kept = [*model.state_dict().values(), *(v for values in optimizer.state.values() for v in values.values())]
+    return sum(value.nbytes for value in kept if isinstance(value, torch.Tensor)) / SAVED_A_SECOND
 
 
 def _save(path: Path, trial: Trial, model: nn.Module, optimizer: torch.optim.Optimizer, state: _State) -> None:
