@@ -274,11 +274,13 @@ def test_a_study_whose_runs_end_far_from_a_tuned_base_says_so(higher: bool, foun
     base = SimpleNamespace(test=SimpleNamespace(mean=130.0))
     registration = SimpleNamespace(families=("Adam",))
     outcome = SimpleNamespace(task="one", registration=registration, arm=lambda family, name: base)
-    findings: Any = SimpleNamespace(claimable=[outcome])
+    first: Any = SimpleNamespace(claimable=[outcome], followed=[])
+    later: Any = SimpleNamespace(claimable=[], followed=[outcome])  # what was asked of a task later tells as much
     for task, expected in (("one", far), ("another", False)):
         study: Any = SimpleNamespace(task=task, data={"higher_is_better": higher})
         worse = found / 2 if higher else 2 * found
-        assert bool(_far_from_trained(findings, study, [worse, found])) == expected
+        for findings in (first, later):
+            assert bool(_far_from_trained(findings, study, [worse, found])) == expected
 
 
 def test_convergence_asks_for_a_loss_that_falls_in_every_run() -> None:

@@ -48,7 +48,7 @@ def _far_from_trained(findings: Findings, study: Study, values_found: Iterable[f
     best = max if higher else min
     bases = [
         arm
-        for outcome in findings.claimable
+        for outcome in (*findings.claimable, *findings.followed)
         if outcome.task == study.task
         for family in outcome.registration.families
         if (arm := outcome.arm(family, "base")) is not None
