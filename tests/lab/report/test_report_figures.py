@@ -8,7 +8,19 @@ import pytest
 
 from critgrad.lab.optimizers import OPTIMIZERS
 from critgrad.lab.protocol import ARMS
-from critgrad.lab.report.figure import LARGEST_LINE, Axis, Bars, Figure, Heat, Line, clean, thinned, value_axis
+from critgrad.lab.report.figure import (
+    LARGEST_LINE,
+    Axis,
+    Bars,
+    Figure,
+    Heat,
+    Line,
+    Points,
+    clean,
+    thinned,
+    value_axis,
+    without_far,
+)
 from critgrad.lab.report.palette import step_style, style_of
 from critgrad.lab.report.plotly_form import Inks, spec
 from critgrad.lab.report.sections import build
@@ -68,6 +80,38 @@ def test_an_axis_is_logarithmic_where_values_span_decades_and_its_ticks_lie_insi
     assert axis.range[1] > 2.0
     inside = [tick for tick in axis.ticks if axis.range[0] <= tick <= axis.range[1]]
     assert 4 <= len(inside) <= 10
+
+
+def forest(values, half=1.0):
+    low, high = ([None if v is None else v + sign * half for v in values] for sign in (-1, 1))
+    notes = [f"{v}" for v in values]
+    return Points(
+        "difference",
+        [f"arm {i}" for i in range(len(values))],
+        values,
+        low,
+        high,
+        [style_of("Adam")] * len(values),
+        notes,
+    )
+
+
+def test_a_point_far_beyond_the_others_stands_at_the_edge_and_says_so():
+    """One variant of an ablation ended at the worst perplexity, ten thousand; the others differ by a few."""
+    points, axis = without_far(forest([2.0, -1.0, None, 3.0, -9730.0]), "improvement")
+    low, high = axis.range
+    assert -4 < low < -2 < 0 < 4 < high < 6  # the others' intervals and a margin
+    assert points.values[:4] == [2.0, -1.0, None, 3.0]
+    assert low < points.values[4] < -2  # beyond the others, on the page
+    assert (points.low[-1], points.high[-1]) == (None, None)
+    assert points.notes == ["2.0", "-1.0", "None", "3.0", "◂ -9730.0"]
+    assert without_far(forest([2.0, -1.0, 400.0]), "x")[0].notes[-1] == "▸ 400.0"
+
+
+@pytest.mark.parametrize("values", [[], [None], [0.0, 0.0], [-5.0], [1.0, -12.0, 3.0]])
+def test_without_such_a_point_a_forest_is_as_it_was(values):
+    points = forest(values)
+    assert without_far(points, "improvement") == (points, Axis("improvement"))
 
 
 def test_long_lines_are_thinned_and_keep_their_ends():

@@ -12,7 +12,7 @@ from critgrad.lab import compare
 from critgrad.lab.analyses import ANALYSES
 from critgrad.lab.ledger import Ledger, LedgerError, Role
 from critgrad.lab.ledger import records as ledger_records
-from critgrad.lab.protocol import paper_grid, tables
+from critgrad.lab.protocol import paper_best, paper_grid, tables
 from critgrad.lab.report import limit, write_report
 from critgrad.lab.report.figure import Axis, Figure
 from critgrad.lab.report.page import plain
@@ -20,7 +20,7 @@ from critgrad.lab.report.panels import compared
 from critgrad.lab.report.sections import build
 from critgrad.lab.report.source import Source
 from critgrad.lab.report.table import comparison_record, notes_of
-from critgrad.lab.report.verdict_tables import suite_table
+from critgrad.lab.report.verdict_tables import suite_table, tally
 from critgrad.lab.spec import Trial
 from critgrad.lab.statistics import Pair, judge
 
@@ -115,6 +115,20 @@ def test_paper_tracks_stand_beside_the_papers_numbers(made):
     assert rows["Adam_C"]["comparison"]["rival"] == "Adam"
     assert rows["Adam"]["comparison"] is None
     assert len(data["table-paper-best-cifar10-convnet"]) == 8
+
+
+def test_one_seed_has_no_verdict(tmp_path):
+    """A pair of single runs has no interval: to call it a tie would say that nothing is there."""
+    path = tmp_path / "one.db"
+    with Ledger.open(path, write=True, create=True) as book:
+        helpers.add(book, paper_best("ptb-lstm", seeds=1).plan(book))
+    text = write_report(path, tmp_path / "one.html")[0].read_text(encoding="utf-8")
+    assert text.count(">one seed<") == 4
+    assert "= tie" not in text
+    pair = judge([Pair("t", "Adam_C", "Adam_C", "Adam", [2.0], [1.0])])
+    several = judge([Pair("t", "Adam_C", "Adam_C", "Adam", [2.0, 3.0, 4.0], [1.0, 2.1, 3.0])])
+    assert tally(several) == "1 win, 0 ties, 0 losses"
+    assert tally([*pair, *several]) == "1 win, 0 ties, 0 losses, 1 with one seed"
 
 
 def test_failed_runs_are_shown_with_their_error_escaped(made):

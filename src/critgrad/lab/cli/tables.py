@@ -40,7 +40,7 @@ def difference_text(found: Comparison) -> str:
 
 def verdict_text(found: Comparison) -> str:
     """The verdict in its colour."""
-    word = "identical" if found.identical else found.verdict
+    word = found.shown
     colour = COLOURS.get(word, "yellow")
     return f"[{colour}]{word}[/]" if colour else word
 

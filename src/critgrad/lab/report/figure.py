@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import TypeAlias
 
 from .palette import PLAIN, Ink, Style
@@ -146,6 +147,48 @@ def value_axis(title: str, values: Iterable[Number], *, log: bool | None = None)
     ticks = [float(f"{step * 10.0**decade:.3g}") for decade in decades for step in steps]
     inside = tuple(tick for tick in ticks if window[0] <= tick <= window[1])
     return Axis(title, log=True, range=window, ticks=inside if len(inside) > 1 else None)
+
+
+FAR = 20  # times the middle of all reaches
+
+
+def without_far(points: Points, title: str) -> tuple[Points, Axis]:
+    """A forest plot and its axis, so that a point far beyond all others (runs that ended at the worst value) does not press
+    these together: it stands at the axis' edge, and its number says so by an arrow.
+    """
+    reaches = [
+        max(abs(v) for v in (value, low, high) if v is not None)
+        for value, low, high in zip(points.values, points.low, points.high)
+        if value is not None
+    ]
+    limit = FAR * median(reaches) if reaches else 0.0
+    far = [value is not None and abs(value) > limit > 0 for value in points.values]
+    if not any(far):
+        return points, Axis(title)
+    near = [0.0]
+    for values in (points.values, points.low, points.high):
+        near += [value for value, beyond in zip(values, far) if value is not None and not beyond]
+    pad = 0.05 * (max(near) - min(near))
+    edges = (min(near) - pad, max(near) + pad)
+
+    def beside(values: Sequence[Number], edge: bool) -> list[Number]:
+        """The same without what is far, which stands at an edge or, its interval, nowhere."""
+        moved = [edges[(value or 0) > 0] if edge else None for value in points.values]
+        return [other if beyond else value for value, other, beyond in zip(values, moved, far)]
+
+    notes = points.notes or [""] * len(far)
+    told = [
+        f"{'◂' if (value or 0) < 0 else '▸'} {note}" if beyond else note
+        for value, note, beyond in zip(points.values, notes, far)
+    ]
+    low, high = (beside(values, False) for values in (points.low, points.high))
+    cut = replace(points, values=beside(points.values, True), low=low, high=high, notes=told)
+    return cut, Axis(title, range=(edges[0] - pad, edges[1] + pad))
+
+
+def beyond(axis: Axis) -> str:
+    """What a caption says of the arrows of such an axis."""
+    return "; ◂ ▸: beyond the axis" if axis.range else ""
 
 
 def thinned(count: int, largest: int = LARGEST_LINE) -> list[int]:

@@ -11,7 +11,21 @@ from ..ledger import Row
 from ..protocol.records import Decomposition
 from ..statistics import Comparison, Interval
 from ..statistics.intervals import interval_rows
-from .figure import Axis, Bars, Figure, Line, Number, Points, Series, clean, slug, thinned, value_axis
+from .figure import (
+    Axis,
+    Bars,
+    Figure,
+    Line,
+    Number,
+    Points,
+    Series,
+    beyond,
+    clean,
+    slug,
+    thinned,
+    value_axis,
+    without_far,
+)
 from .palette import EFFECTS, GREY, Style, style_of
 from .panels import Panel, PanelArm
 from .table import interval_text
@@ -225,14 +239,16 @@ def improvement_figures(panel: Panel) -> list[Figure]:
             [_words(c) for c in found],
         )
         unit = f" ({panel.unit})" if panel.unit else ""
+        points, axis = without_far(points, f"improvement over the base{unit}; right is better")
         out.append(
             Figure(
                 slug("improvement", panel.track, panel.title, family),
                 f"{panel.title}{f': {family}' if family else ''}, test {panel.metric} against the base",
-                Axis(f"improvement over the base{unit}; right is better"),
+                axis,
                 Axis("", labels=tuple(labels)),
                 (points,),
-                f"mean paired difference on {found[0].n} seeds, 95 % t-interval; descriptive, not corrected",
+                f"mean paired difference on {found[0].n} seeds, 95 % t-interval; descriptive, not corrected"
+                f"{beyond(axis)}",
                 reference=0.0,
                 rows=len(labels),
             )
@@ -242,7 +258,7 @@ def improvement_figures(panel: Panel) -> list[Figure]:
 
 def _words(c: Comparison) -> str:
     found = interval_text(Interval(c.difference, c.low, c.high, c.n), signed=True)
-    return f"{found} {'identical' if c.identical else c.verdict}"
+    return f"{found} {c.shown}"
 
 
 # -- best after k trials -----------------------------------------------------------------------------------------------

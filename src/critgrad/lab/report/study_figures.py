@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..statistics import Interval
 from .drawn import Data, Drawn, band, band_words, bound, outcome_cell
-from .figure import Axis, Figure, Heat, Line, Points, Series, clean, slug, thinned, value_axis
+from .figure import Axis, Figure, Heat, Line, Points, Series, beyond, clean, slug, thinned, value_axis, without_far
 from .palette import style_of
 from .table import Table, interval, interval_text, number, shown, word
 
@@ -190,15 +190,16 @@ def ablation(data: Data, where: str) -> Drawn:
                     for i, row in zip(intervals, varied)
                 ],
             )
+            points, axis = without_far(points, "improvement over the default; right is better")
             usual = ", ".join(dict.fromkeys(f"{row['reference']} for {row['optimizer']}" for row in varied))
             figures.append(
                 Figure(
                     slug("ablation", where, study),
                     f"{where}: {study}, test {data['metric']}",
-                    Axis("improvement over the default; right is better"),
+                    axis,
                     Axis("", labels=tuple(labels)),
                     (points,),
-                    f"paired difference with 95 % t-interval; default: {usual}",
+                    f"paired difference with 95 % t-interval; default: {usual}{beyond(axis)}",
                     reference=0.0,
                     rows=len(labels),
                 )

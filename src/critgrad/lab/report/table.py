@@ -126,16 +126,16 @@ def interval(found: Interval | None, signed: bool = False) -> Cell:
     return Cell(interval_text(found, signed), found.mean, title=hint)
 
 
-_WORDS = {"win": "▲ win", "loss": "▼ loss", "tie": "= tie", "identical": "≡ identical"}
-_ORDER = {"loss": -1.0, "tie": 0.0, "identical": 0.0, "win": 1.0}
+_WORDS = {"win": "▲ win", "loss": "▼ loss", "tie": "= tie", "identical": "≡ identical", "one seed": "one seed"}
+_ORDER = {"loss": -1.0, "tie": 0.0, "identical": 0.0, "one seed": 0.0, "win": 1.0}
 
 
 def verdict(found: Comparison | None) -> Cell:
     """The verdict, as a word and a sign; colour is an addition."""
     if found is None:
         return Cell("")
-    name = "identical" if found.identical else found.verdict
-    return Cell(_WORDS[name], _ORDER[name], f"badge {name}")
+    name = found.shown
+    return Cell(_WORDS[name], _ORDER[name], f"badge {'tie' if name == 'one seed' else name}")
 
 
 def notes_of(rows: Sequence[Comparison]) -> list[str]:

@@ -111,10 +111,11 @@ def comparison_table(identity: str, rows: Sequence[Comparison], title: str = "",
 
 
 def tally(rows: Sequence[Comparison]) -> str:
-    """``1 win, 3 ties, 0 losses``."""
-    counts = Counter(row.verdict for row in rows)
+    """``1 win, 3 ties, 0 losses``, and how many have one seed and so no verdict."""
+    counts = Counter(row.verdict if row.n > 1 else row.shown for row in rows)
     words = {"win": ("win", "wins"), "tie": ("tie", "ties"), "loss": ("loss", "losses")}
-    return ", ".join(f"{counts[name]} {one if counts[name] == 1 else many}" for name, (one, many) in words.items())
+    told = [f"{counts[name]} {one if counts[name] == 1 else many}" for name, (one, many) in words.items()]
+    return ", ".join([*told, *([f"{counts['one seed']} with one seed"] if counts["one seed"] else [])])
 
 
 def fair_tables(outcome: Outcome) -> list[Table]:

@@ -60,6 +60,15 @@ class Comparison:
         return self.difference == self.low == self.high == 0
 
     @property
+    def shown(self) -> str:
+        """The verdict as a table has it: one seed has no interval, so that its "tie" would say nothing.
+
+        >>> judge([Pair("t", "f", "a", "b", [2.0], [1.0])])[0].shown
+        'one seed'
+        """
+        return "identical" if self.identical else "one seed" if self.n == 1 else self.verdict
+
+    @property
     def note(self) -> str:
         """What a table writes beside the verdict.
 
