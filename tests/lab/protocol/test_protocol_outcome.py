@@ -180,6 +180,20 @@ def test_costs_come_from_the_timed_runs(outcome):
     assert outcome.arm("SGD", "F").cost.by_seed == {200: 1.5, 201: 1.5}
 
 
+@pytest.mark.parametrize("with_times, known", [(range(8), True), ((0,), False), ((), False)])
+def test_reported_runs_stand_for_timed_ones_only_where_all_of_them_have_times(with_times, known):
+    """Side by side on a GPU a run has times only if its CUDA graph could not be captured: that one says nothing."""
+
+    def run(trial):
+        found = result(trial)
+        if trial.seed not in with_times:
+            found.summary["step_ms"] = None
+        return found
+
+    plan = registration(arms=("base", "F"), primary=(), timing=None)
+    assert (tables_of(plan, run).arm("SGD", "base").cost is not None) == known
+
+
 def test_an_unfinished_sweep_says_what_is_missing():
     track, ledger = Fair(registration()), ToyLedger()
     early = tables(ledger, track.registration)

@@ -210,12 +210,14 @@ def _worst_loss(rows: Iterable[Row]) -> float:
 
 
 def _cost(state: FamilyState, arm: str, view: View, reported: Sequence[Row]) -> Cost | None:
-    """From the timed runs; where there are none, from the reported ones if they were single runs."""
+    """From the timed runs; where there are none, from the reported ones if they were single runs and all have times: side by
+    side on a GPU one has them only if its CUDA graph could not be captured.
+    """
     if state.bench is None or arm not in state.selected:
         return None
-    rows: Sequence[Row] = [row for trial in state.bench.timed(arm) if (row := view.get(trial)) is not None] or reported
-    timed = [row for row in rows if row.summary.get("step_ms") is not None]
-    if not timed:
+    by_themselves = [row for trial in state.bench.timed(arm) if (row := view.get(trial)) is not None]
+    timed = [row for row in by_themselves or reported if row.summary.get("step_ms") is not None]
+    if not timed or (not by_themselves and len(timed) < len(reported)):
         return None
 
     def median(name: str) -> float:
