@@ -148,9 +148,8 @@ def test_the_largest_gain_is_not_seen_once_the_pairs_that_should_have_it_were_ru
     some, small = {("ptb", "SGD"), ("wikitext", "Adam")}, {"ptb (SGD_C)": 0.01, "wikitext (SGD_C)": 0.02}
     paper = {"ptb (SGD_C)": 0.3}
     assert rules.up_to({"ptb (Adam_C)": 0.25}, {}, run=some, needed=needed).verdict == HOLDS
-    assert (
-        rules.up_to(small, paper, run=some, needed=needed).verdict == NOT_TESTED
-    )  # another pair of the task does not do
+    # Another pair of the task does not do.
+    assert rules.up_to(small, paper, run=some, needed=needed).verdict == NOT_TESTED
     assert rules.up_to(small, {}, run=needed, needed=needed).verdict == NOT_SEEN
     assert rules.up_to(small, paper, run=needed, needed=needed).verdict == UNTUNED
     assert rules.up_to({}, paper, run=(), needed=needed).verdict == NOT_TESTED

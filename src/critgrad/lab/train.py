@@ -154,15 +154,11 @@ def train(
             state.curves.setdefault(name, []).append(value)
         over = state.epoch >= last or state.diverged
         now = time.perf_counter()
+        # A caller that stops in the middle goes on from what is left here; all others can do without.
+        needed = over and state.epoch < task.epochs and not state.diverged
         due = over or saving_share * (now - saved_at) >= saving
-        stopping = (
-            over and state.epoch < task.epochs and not state.diverged
-        )  # the caller goes on from what is left here
-        if (
-            checkpoint is not None
-            and due
-            and (stopping or _seconds_to_save(model, optimizer) <= max(1.0, saving_share) * (now - begun))
-        ):
+        worth = needed or _seconds_to_save(model, optimizer) <= max(1.0, saving_share) * (now - begun)
+        if checkpoint is not None and due and worth:
             _save(checkpoint, trial, model, optimizer, state)
             saved_at = time.perf_counter()
             saving = saved_at - now

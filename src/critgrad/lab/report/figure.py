@@ -186,7 +186,7 @@ def without_far(points: Points, title: str) -> tuple[Points, Axis]:
     return cut, Axis(title, range=(edges[0] - pad, edges[1] + pad))
 
 
-def beyond(axis: Axis) -> str:
+def arrows_text(axis: Axis) -> str:
     """What a caption says of the arrows of such an axis."""
     return "; ◂ ▸: beyond the axis" if axis.range else ""
 

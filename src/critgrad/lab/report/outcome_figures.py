@@ -19,7 +19,7 @@ from .figure import (
     Number,
     Points,
     Series,
-    beyond,
+    arrows_text,
     clean,
     slug,
     thinned,
@@ -248,7 +248,7 @@ def improvement_figures(panel: Panel) -> list[Figure]:
                 Axis("", labels=tuple(labels)),
                 (points,),
                 f"mean paired difference on {found[0].n} seeds, 95 % t-interval; descriptive, not corrected"
-                f"{beyond(axis)}",
+                f"{arrows_text(axis)}",
                 reference=0.0,
                 rows=len(labels),
             )

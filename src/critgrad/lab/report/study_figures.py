@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..statistics import Interval
 from .drawn import Data, Drawn, band, band_words, bound, outcome_cell
-from .figure import Axis, Figure, Heat, Line, Points, Series, beyond, clean, slug, thinned, value_axis, without_far
+from .figure import Axis, Figure, Heat, Line, Points, Series, arrows_text, clean, slug, thinned, value_axis, without_far
 from .palette import style_of
 from .table import Table, interval, interval_text, number, shown, word
 
@@ -199,7 +199,7 @@ def ablation(data: Data, where: str) -> Drawn:
                     axis,
                     Axis("", labels=tuple(labels)),
                     (points,),
-                    f"paired difference with 95 % t-interval; default: {usual}{beyond(axis)}",
+                    f"paired difference with 95 % t-interval; default: {usual}{arrows_text(axis)}",
                     reference=0.0,
                     rows=len(labels),
                 )
