@@ -3,6 +3,7 @@
 #   make compare    every optimizer and its memory twins on the bundled digits: a table and report.html
 #   make test       the tests                         make test-all   the slow ones too
 #   make test-kernels, test-rest: the two halves of make test, Triton's kernels and everything else
+#   make test-sanitized: the native core's tests under AddressSanitizer and UndefinedBehaviorSanitizer; part of test-all
 #   make doctest    the examples in the docstrings    make lint       ruff: rules and format
 #   make types      mypy                              make coverage   test-all, then htmlcov/
 #   make docs       the documentation, in build/site  make results    docs/results.md from the published ledgers
@@ -28,7 +29,7 @@ TRITON  := triton==3.6.0
 KERNELS := TRITON_INTERPRET=1 $(PYTEST) tests/kernels -W ignore::DeprecationWarning
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compare test test-all test-kernels test-rest doctest lint format types coverage docs results suite bench clean
+.PHONY: help setup compare test test-all test-kernels test-rest test-sanitized doctest lint format types coverage docs results suite bench clean
 
 help:
 	@sed -n '/^#   make/s/^# //p' Makefile
@@ -56,9 +57,13 @@ test-rest: $(READY)
 	$(PYTEST) -m "not slow" --ignore=tests/kernels $(ARGS)
 
 test-kernels: $(READY)
-	$(KERNELS)
+	$(KERNELS) -m "not slow"
 
-test-all: $(READY) $(if $(ARGS),,test-kernels)
+test-sanitized: $(READY)
+	$(BIN)/python tests/sanitize/run.py $(ARGS)
+
+test-all: $(READY) $(if $(ARGS),,test-sanitized)
+	$(if $(ARGS),,$(KERNELS))
 	$(PYTEST) --ignore=tests/kernels $(ARGS)
 
 doctest: $(READY)

@@ -117,6 +117,18 @@ def compare(
     return Comparison(Spread.of(ours), Spread.of(bases), Spread.of(ratios))
 
 
+def take_turns(
+    device: torch.device, steps: list[Step], rounds: int, batch: float, between: Callable[[], None]
+) -> list[list[float]]:
+    """Seconds per step of each in every round, a batch of one after the other; every other round in reversed order."""
+    jobs = [(step, steps_per_batch(device, step, batch), list[float]()) for step in steps]
+    for number in range(rounds):
+        for step, many, seconds in jobs[:: -1 if number % 2 else 1]:
+            between()
+            seconds.append(batch_seconds(device, step, many))
+    return [seconds for _, _, seconds in jobs]
+
+
 def copy_bandwidth(device: torch.device, size: int | None = None) -> float:
     """Bytes per second, read and written, of ``copy_`` between large buffers: the yardstick for bytes moved."""
     size = size or (1 << 30 if device.type == "cuda" else 1 << 27)

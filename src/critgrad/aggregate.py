@@ -32,8 +32,10 @@ def adding_weights(aggr: str, kappa: float, n: Tensor, usable: Tensor) -> tuple[
         scale, share = one, kappa / count
     elif aggr == "mid":  # (g + kappa * mean of M) / (1 + kappa)
         scale, share = one / (1 + kappa), kappa / count
-    else:  # a pick: g + kappa * the picked gradient
+    elif aggr in PICKS:  # g + kappa * the picked gradient
         scale, share = one, one * kappa
+    else:
+        raise ValueError(f"Invalid aggr: {aggr!r}, expected one that adds: {', '.join(LINEAR + PICKS)}")
     return torch.where(use, scale, 1.0), torch.where(use, share, 0.0)
 
 
@@ -50,9 +52,13 @@ def pick(aggr: str, norm: Tensor, born: Tensor) -> Tensor:
     rank = (n - 1).clamp(min=0)
     if aggr == "median":
         return order.gather(-1, (rank // 2)[..., None]).squeeze(-1)
+    assert aggr == "max", aggr
     # The largest norm: among equals the oldest, which in this order is the first of its run.
     largest = torch.where(live, norm, -torch.inf).amax(-1, keepdim=True)
     return torch.where(live & (norm == largest), born, _NEVER).argmin(-1)
+
+
+RHO_ABOVE_ROUNDING = 1e-6  # inner products are summed in float32 within blocks
 
 
 def damping_weights(gram: Tensor, dots: Tensor, rho: float, kappa: float, usable: Tensor) -> Tensor:
@@ -72,8 +78,14 @@ def damping_weights(gram: Tensor, dots: Tensor, rho: float, kappa: float, usable
     identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
     shifted = torch.where(use[..., None, None], gram / size[..., None] + rho * identity, identity)
     rhs = torch.where(use[..., None], dots / size, 0.0)
-    # check_errors=False: the check would wait for the device. The matrix is positive definite by construction.
-    factor, _ = torch.linalg.cholesky_ex(shifted, check_errors=False)
+    # check_errors=False: the check would wait for the device.
+    factor, failed = torch.linalg.cholesky_ex(shifted, check_errors=False)
+    # NOTE [lost in rounding]: exactly, no pivot is smaller than rho. Where gradients are nearly parallel and rho is tiny,
+    # rounding may leave less, or nothing that is positive: what is found then is noise, and a rho above the noise is taken.
+    pivots, entries, least = (m.diagonal(dim1=-2, dim2=-1) for m in (factor, shifted, rho / 2 * identity))
+    noise = (pivots.square() < torch.maximum(1e-13 * entries, least)).any(-1) | (failed != 0)
+    safe, _ = torch.linalg.cholesky_ex(shifted + RHO_ABOVE_ROUNDING * identity, check_errors=False)
+    factor = torch.where(noise[..., None, None], safe, factor)
     # NOTE [no cholesky_solve]: for several rows on CUDA it allocates, which a CUDA graph forbids; these two do not.
     half = torch.linalg.solve_triangular(factor, rhs[..., None], upper=False)
     return kappa * torch.linalg.solve_triangular(factor.mT, half, upper=True).squeeze(-1)

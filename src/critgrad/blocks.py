@@ -40,7 +40,7 @@ def add(part: Part, g: Tensor, source: Tensor, weights: tuple[float, float], slo
             into.copy_(saturate(torch.add(g_.to(part.work), x, alpha=share).mul_(scale), g.dtype))
         return d
     olds = None if slot is None else part.slots.values[slot].split(BLOCK)
-    factor = torch.tensor(scale, dtype=part.work)  # a Python number would be converted for every block
+    factor = torch.tensor(scale, dtype=part.work, device="cpu")  # a Python number would be converted for every block
     for i in range(len(blocks[0]) - 1, -1, -1):
         into, g_, x = (tensor[i] for tensor in blocks)
         torch.add(g_, x, alpha=share, out=into)

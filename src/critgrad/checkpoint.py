@@ -6,13 +6,14 @@ out of the incoming dictionary first, and go into the state as they are, once th
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .memory import KEYS, SLOTS, check_state
-from .options import DEFAULTS, KEPT_ON_LOAD, check_agreement, normalize_options
+from .options import DEFAULTS, KEPT_ON_LOAD, check_agreement, normalize_options, saved_form
 from .policies import POLICIES, Policy
 
 if TYPE_CHECKING:
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
 
 def saved(optimizer: Critical, state_dict: dict[str, Any]) -> dict[str, Any]:
     """``state_dict`` with what only Python can hold replaced by its name."""
-    key = optimizer._critical_key("policy")
+    keys = {optimizer._critical_key(name) for name in DEFAULTS}
     for group in state_dict["param_groups"]:
-        if isinstance(group.get(key), Policy):
-            group[key] = group[key].name
+        for key in keys & group.keys():
+            group[key] = group[key].name if isinstance(group[key], Policy) else saved_form(group[key])
     waiting = {
         state[SLOTS].device.type
         for state in state_dict["state"].values()
@@ -98,6 +99,7 @@ def load(optimizer: Critical, state_dict: dict[str, Any]) -> None:
         for i, param in zip(ids, params):
             check_state(param, ours.get(i, {}))
         options = _loaded_options(optimizer, groups)
+    was = [group[optimizer._critical_key("aggr")] for group in optimizer.param_groups]
     optimizer._critical_load_base({**state_dict, "state": rest})
     for group, values in zip(optimizer.param_groups, options):
         optimizer._critical_write(group, values)
@@ -114,3 +116,12 @@ def load(optimizer: Critical, state_dict: dict[str, Any]) -> None:
             optimizer._critical_attach(memory)
     for after in optimizer._optimizer_load_state_dict_post_hooks.values():
         after(optimizer)
+    for constructed, values in zip(was, options):
+        if (constructed == "fisher") != (values["aggr"] == "fisher") and values["topC"] > 0:
+            warnings.warn(
+                f'this {type(optimizer).__name__} had aggr="{constructed}", the checkpoint has aggr="{values["aggr"]}", '
+                f'and that is used from here on; to go on with the former, set group["aggr"] = "{constructed}" in '
+                "param_groups after loading",
+                stacklevel=3,
+            )
+            break

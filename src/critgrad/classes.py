@@ -10,7 +10,7 @@ from typing import Any, cast
 from torch.optim import Optimizer
 
 from .critical import Critical, CriticalMeta
-from .options import DEFAULTS, normalize_options, option_keys
+from .options import DEFAULTS, normalize_options, option_keys, unexpected
 
 # With aggr="fisher" other values have proved good (see the docs, "Adding and damping").
 FISHER_DEFAULTS = {"topC": 10, "decay": 0.99, "rho": 0.3}
@@ -96,7 +96,7 @@ def critical(cls: type[Optimizer], **defaults: Any) -> type[Critical]:
     refuse(cls)
     for name in defaults:
         if name not in DEFAULTS:
-            raise TypeError(f"critical() got an unexpected option {name!r}, expected one of {', '.join(DEFAULTS)}")
+            raise unexpected("critical()", name, DEFAULTS)
     options = default_options(cls, defaults)
     normalize_options(options)
     key = _class_key(cls, options)

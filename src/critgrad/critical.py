@@ -8,6 +8,7 @@ step, ``p.grad`` put back, insertion.
 from __future__ import annotations
 
 import inspect as python_inspect
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +24,15 @@ from .distributed import refuse_lost_group
 from .layout import aligned, local
 from .measure import settle
 from .memory import KEYS, SLOTS, Memory
-from .options import DEFAULTS, check_agreement, normalize_options, option_keys
+from .options import (
+    DEFAULTS,
+    check_agreement,
+    idle_options,
+    misspelt_keys,
+    normalize_options,
+    option_keys,
+    unexpected,
+)
 from .plain import Visit
 from .plan import Plan
 
@@ -50,7 +59,15 @@ class Critical(Optimizer, metaclass=CriticalMeta):
         # NOTE [fused]: RMSprop and NAdam have no such option in torch, but kernels here, which can be turned off.
         base_lacks_fused = "fused" not in self._critical_base_names() and kernels.has_one_for(self._critical_base)
         fused = kwargs.pop("fused", None) if base_lacks_fused else None
-        super().__init__(params, *args, **kwargs)
+        try:
+            super().__init__(params, *args, **kwargs)
+        except TypeError:
+            takes = python_inspect.signature(super().__init__).parameters
+            unknown = [name for name in kwargs if name not in takes]
+            if not unknown or any(p.kind is p.VAR_KEYWORD for p in takes.values()):
+                raise
+            known = [name for name in takes if name != "params"] + [*keys.values(), "process_group"]
+            raise unexpected(type(self).__name__, unknown[0], known) from None
         if base_lacks_fused:
             self.defaults["fused"] = fused
             for group in self.param_groups:
@@ -70,7 +87,7 @@ class Critical(Optimizer, metaclass=CriticalMeta):
             for name, key in keys.items():
                 group.setdefault(key, options[name])
             self._critical_write(group, self._critical_options(group))
-        self._critical_check_groups()
+        self._critical_warn(self.param_groups, self._critical_check_groups(), self._critical_defaults, stacklevel=4)
         if len(self.state) > 0:
             # NOTE [state at construction]: DCP makes its dummy step only for an optimizer without any state.
             for memory in self._critical_memories():
@@ -92,6 +109,13 @@ class Critical(Optimizer, metaclass=CriticalMeta):
     def _critical_write(self, group: dict[str, Any], options: dict[str, Any]) -> None:
         group.update({self._critical_key(name): value for name, value in options.items()})
 
+    def _critical_warn(self, groups: list[Any], options: list[Any], usual: dict[str, Any], stacklevel: int) -> None:
+        """Warn of what the user has given and nothing looks at; ``usual`` are the options that were not given."""
+        keys = {name: self._critical_key(name) for name in DEFAULTS}
+        said = [text for group in groups for text in misspelt_keys(group, self.defaults, keys)]
+        for text in dict.fromkeys([*said, *idle_options(options, usual, keys)]):
+            warnings.warn(text, stacklevel=stacklevel)
+
     def _critical_check_groups(self) -> list[dict[str, Any]]:
         options = [self._critical_options(group) for group in self.param_groups]
         together = [o for o in options if o["topC"] > 0 and o["scope"] == "global"]
@@ -104,9 +128,11 @@ class Critical(Optimizer, metaclass=CriticalMeta):
         if not self._critical_is_set_up():  # called by the base's constructor, before ours has any option
             super().add_param_group(param_group)
             return
-        options = {name: self.defaults[self._critical_key(name)] for name in DEFAULTS}
-        options.update({n: param_group[k] for n in DEFAULTS if (k := self._critical_key(n)) in param_group})
+        usual = {name: self.defaults[self._critical_key(name)] for name in DEFAULTS}
+        given = {n: param_group[k] for n in DEFAULTS if (k := self._critical_key(n)) in param_group}
+        options = {**usual, **given}
         normalize_options(options)
+        self._critical_warn([param_group], [options], usual, stacklevel=3)
         self._critical_add_to_base(param_group)
         group = self.param_groups[-1]
         self._critical_write(group, options)
@@ -251,8 +277,8 @@ class Critical(Optimizer, metaclass=CriticalMeta):
                 loss = closure()
         key = self._critical_key("topC")
         if all(group[key] == 0 for group in self.param_groups):
-            if self._critical_plan is not None and self._critical_plan.memories:
-                self._critical_make_memories()  # none: what they held goes
+            if self._critical_plan is None or self._critical_plan.memories:
+                self._critical_make_memories()  # none: what they held, or a pickle brought along, goes
             self._critical_base_step()
             return loss
         memories, grads = self._critical_look()
@@ -398,10 +424,15 @@ class Critical(Optimizer, metaclass=CriticalMeta):
         for param, ours in hidden.items():
             if ours:
                 self.state[param].update(ours)
-        for group in self.param_groups:
-            for name, value in self._critical_defaults.items():
-                group.setdefault(self._critical_key(name), value)  # an option that an older release did not have
+        self._critical_complete(option_keys(self._critical_base_names()))
         self._critical_plan = None
+
+    def _critical_complete(self, keys: dict[str, str]) -> None:
+        """Bring in the options that a pickle lacks because an older release did not have them."""
+        for name, key in keys.items():
+            self.defaults.setdefault(key, self._critical_defaults[name])
+            for group in self.param_groups:
+                group.setdefault(key, self.defaults[key])
 
     def __repr__(self) -> str:
         from .inspect import summary

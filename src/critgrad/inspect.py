@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .aggregate import damping_weights
+from .kernels import engine_of
 from .measure import measure, settled, squares
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class Report:
     """All memories of an optimizer."""
 
     memories: list[MemoryReport]  # one under scope="global", else one per group or tensor
+    engine: str = "torch"  # what makes a step: "torch" (its operations), "native" (C), "triton"
+    engine_reason: str = ""  # why not a faster one, in one line
 
     @property
     def bytes(self) -> int:
@@ -86,11 +89,16 @@ class Report:
             ages = f"ages {min(m.ages)}..{max(m.ages)}" if m.ages else "empty"
             norm = "" if m.gradient_norm is None else f", |g| {m.gradient_norm:.3g}"
             stored = "" if m.mean_norm is None else f", stored |g| {m.mean_norm:.3g}"
+            damped = ""
+            if m.span_share is not None and m.damped_ratio is not None:
+                damped = f", {m.span_share:.0%} of |g|^2 in its span, |d|/|g| {m.damped_ratio:.3g}"
             lines.append(
                 f"{m.scope} memory ({m.policy}, {'/'.join(m.aggr)}): {m.live}/{m.topC} slots, {ages}, "
-                f"accepted {rate} of {m.steps}{norm}{stored}, {human_bytes(m.bytes)}"
+                f"accepted {rate} of {m.steps}{norm}{stored}{damped}, {human_bytes(m.bytes)}"
             )
-        return "\n".join(lines) or "no memory (topC=0)"
+        if not lines:
+            return "no memory (topC=0)"
+        return "\n".join([*lines, f"engine: {self.engine} ({self.engine_reason})"])
 
 
 def human_bytes(count: float) -> str:
@@ -125,12 +133,13 @@ def inspect(optimizer: Critical) -> Report:
     if not isinstance(optimizer, Critical):
         raise TypeError(f"critgrad.inspect takes an optimizer with a memory, got {type(optimizer).__name__}")
     reports = []
-    for memory in optimizer._critical_memories():
+    memories = optimizer._critical_memories()
+    for memory in memories:
         rows = [_report(memory, row) for row in range(memory.rows)]
         if memory.gram is not None:
             _add_damping(memory, rows)
         reports += rows
-    return Report([MemoryReport(**row) for row in reports])
+    return Report([MemoryReport(**row) for row in reports], *engine_of(optimizer, memories))
 
 
 def _report(memory: Memory, row: int) -> dict[str, Any]:

@@ -25,7 +25,7 @@ DEVICE_BLOCK = 1 << 20  # products there are summed in float64: the block bounds
 
 @dataclass
 class Sums:
-    """All float64; ``(rows,)``, the last two ``(rows, C)``."""
+    """All float64; ``(rows,)``, the last three ``(rows, C)``."""
 
     square: Tensor  # |g|^2 over every part
     g_dot_sum: Tensor | None = None  # g times the memory's sum, and the sum's square: policies with a cosine
@@ -33,6 +33,7 @@ class Sums:
     own_square: Tensor | None = None  # |g|^2 as it would be stored, over the parts that damp
     dots: Tensor | None = None  # G g
     row: Tensor | None = None  # G g, with g as it would be stored
+    all_dots: Tensor | None = None  # G g over every part, whatever it does with them: policies with needs_dots
 
 
 def _blocks(length: int, host: bool) -> list[tuple[int, int]]:
@@ -120,7 +121,7 @@ def _row_dots(part: Part, g: Tensor, square: Tensor) -> tuple[Tensor, Tensor, Te
     a = torch.stack(dots).sum(0, dtype=torch.float64) if dots else nothing
     r = torch.stack(rows).sum(0, dtype=torch.float64) if rows else a
     if host and not exact:
-        square = torch.tensor(own, dtype=torch.float64)
+        square = torch.tensor(own, dtype=torch.float64, device="cpu")
     return a, r, square
 
 
@@ -169,6 +170,14 @@ def measure(memory: Memory, grads: Sequence[Tensor | None]) -> Sums:
             both = (square[None], a, r) if rounded else (square[None], a)
             numbers.append(torch.cat(both).to(device))
         columns.append(torch.stack(numbers))
+    if memory.policy.needs_dots:  # of the parts that damp they are there already
+        left = [
+            _row_dots(part, g, square_of[i])[0].to(device)
+            if g is not None and part.counts and not part.damps
+            else zero.expand(C)
+            for i, (part, g) in enumerate(zip(parts, grads))
+        ]
+        columns.append(torch.stack(left))
 
     table = torch.cat(columns, 1) if len(columns) > 1 else columns[0]
     if not memory.by_tensor:
@@ -182,7 +191,9 @@ def measure(memory: Memory, grads: Sequence[Tensor | None]) -> Sums:
     if damping:
         sums.own_square = table[:, at]
         sums.dots = table[:, at + 1 : at + 1 + C]
-        sums.row = table[:, at + 1 + C :] if rounded else sums.dots
+        sums.row = table[:, at + 1 + C : at + 1 + 2 * C] if rounded else sums.dots
+    if memory.policy.needs_dots:
+        sums.all_dots = table[:, -C:] if sums.dots is None else table[:, -C:] + sums.dots
     if memory.policy.needs_cosine and damping:
         # g times the sum is the sum of G g; the sum's square is 1'K1.
         assert sums.dots is not None
@@ -201,7 +212,7 @@ def pending(gram: Tensor) -> Tensor:
 def settled(memory: Memory) -> Tensor:
     """The Gram matrix with what is pending worked out from the slots; waits for the device."""
     assert memory.gram is not None
-    if not bool(pending(memory.gram).any()):
+    if memory.gram.is_meta or not bool(pending(memory.gram).any()):
         return memory.gram
     return torch.where(memory.gram.isnan(), gram_from_slots(memory), memory.gram)
 

@@ -237,7 +237,7 @@ class Memory:
     def adding_weights(self, aggr: str, kappa: float) -> list[tuple[float, float]]:
         """``(scale, share)`` by the number of live entries, as numbers: for paths that decide on the host."""
         if (aggr, kappa) not in self._adding:
-            counts = torch.arange(self.topC + 1)
+            counts = torch.arange(self.topC + 1, device="cpu")
             both = adding_weights(aggr, kappa, counts, torch.ones_like(counts, dtype=torch.bool))
             self._adding[aggr, kappa] = list(zip(*(weights.tolist() for weights in both)))
         return self._adding[aggr, kappa]
@@ -310,6 +310,8 @@ class Memory:
                 trusted = False
             else:
                 gram[part.row] = local(was).to(self.device, torch.float64)
+        if gram.is_meta:
+            return gram  # there are no numbers to doubt
         waits = pending(gram)
         unknown = waits[..., :, None] | waits[..., None, :]
         as_left = torch.equal(~torch.isfinite(gram), unknown) and bool((waits.sum(-1) <= 1).all())
@@ -344,7 +346,7 @@ def _same_storage(old: Tensor, new: Tensor) -> bool:
 
 def _same_tables(one: State, other: State) -> bool:
     keys = (PRIORITY, BORN, CLOCK)
-    if all(one.get(key) is other.get(key) for key in keys):
+    if all(one.get(key) is other.get(key) for key in keys) or one[BORN].is_meta:
         return True
     return all(
         key in one and key in other and torch.equal(local(one[key]).cpu(), local(other[key]).cpu()) for key in keys

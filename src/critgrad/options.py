@@ -5,8 +5,10 @@ Every option lives in ``param_groups``, so it is saved with the optimizer and ma
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Callable, Iterable
+import numbers
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -38,6 +40,9 @@ KEPT_ON_LOAD = ("topC", "scope", "memory_dtype", "memory_device")
 
 # One memory over several groups can only have one of each of these.
 AGREE_IN_A_MEMORY = ("topC", "decay", "policy", "every", "max_age", "seed")
+
+# option -> the only value of another option that looks at it
+_GOES_WITH = {"rho": ("aggr", "fisher"), "every": ("policy", "sparse")}
 
 
 def _is_int(value: Any, low: int) -> bool:
@@ -82,17 +87,26 @@ def check_option(name: str, value: Any) -> None:
         raise ValueError(f"Invalid {name}: {value!r}, expected {expected}")
 
 
+def saved_form(value: Any) -> Any:
+    """NOTE [names, not dtypes]: a checkpoint holds plain values only, so that every loader can read it.
+
+    >>> saved_form(torch.bfloat16), saved_form(torch.device("cpu"))
+    ('bfloat16', 'cpu')
+    """
+    if isinstance(value, torch.dtype):
+        name = str(value).removeprefix("torch.")
+        return "float8" if name.startswith("float8") else name
+    if isinstance(value, torch.device):
+        return str(value)
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):  # numpy's scalars are registered as Real
+        return value
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
+
+
 def normalize_options(group: dict[str, Any]) -> None:
     """Bring the options of a parameter group to their saved form, in place, and check each of them."""
-    dtype = group["memory_dtype"]
-    if isinstance(dtype, torch.dtype):
-        # NOTE [names, not dtypes]: a checkpoint holds plain values only, so that every loader can read it.
-        name = str(dtype).removeprefix("torch.")
-        group["memory_dtype"] = "float8" if name.startswith("float8") else name
-    device = group["memory_device"]
-    if isinstance(device, torch.device):
-        group["memory_device"] = str(device)
     for name in DEFAULTS:
+        group[name] = saved_form(group[name])
         check_option(name, group[name])
     if group["aggr"] == "fisher" and group["kappa"] > 1:
         raise ValueError(f'Invalid kappa: {group["kappa"]!r}, expected 0 <= kappa <= 1 with aggr="fisher"')
@@ -112,3 +126,39 @@ def check_agreement(groups: list[dict[str, Any]]) -> None:
 def option_keys(taken: set[str]) -> dict[str, str]:
     """Our options by the keys they get beside a base that has ``taken`` names (Adadelta has a ``rho`` of its own)."""
     return {name: "critical_" + name if name in taken else name for name in DEFAULTS}
+
+
+def _nearest(name: str, known: Iterable[str], cutoff: float) -> str | None:
+    by_lower = {each.lower(): each for each in known}
+    found = difflib.get_close_matches(name.lower(), by_lower, 1, cutoff)
+    return by_lower[found[0]] if found else None
+
+
+def unexpected(who: str, name: str, known: Iterable[str]) -> TypeError:
+    """The error for an argument that ``who`` does not take, with the one that may have been meant.
+
+    >>> unexpected("Adam_C", "topc", ["lr", "topC"])
+    TypeError("Adam_C got an unexpected argument 'topc' (did you mean 'topC'?), expected one of lr, topC")
+    """
+    known = list(known)
+    meant = _nearest(name, known, cutoff=0.6)
+    hint = f" (did you mean {meant!r}?)" if meant else ""
+    return TypeError(f"{who} got an unexpected argument {name!r}{hint}, expected one of {', '.join(known)}")
+
+
+def misspelt_keys(group: dict[str, Any], known: Container[str], keys: dict[str, str]) -> Iterator[str]:
+    """What to say of a group's keys that are nearly one of ours; others may be the user's own, as torch allows."""
+    for name in group:
+        if isinstance(name, str) and name not in known and (meant := _nearest(name, keys.values(), cutoff=0.85)):
+            yield f"{name!r} in a parameter group has no effect: did you mean {meant!r}?"
+
+
+def idle_options(groups: list[dict[str, Any]], usual: dict[str, Any], keys: dict[str, str]) -> Iterator[str]:
+    """What to say of options that differ from ``usual`` and that no group looks at."""
+    groups = [group for group in groups if group["topC"] > 0]
+    for name, (other, needed) in _GOES_WITH.items():
+        # A Policy of one's own may look at anything.
+        used = [group[name] for group in groups if group[other] == needed or not isinstance(group[other], str)]
+        for group in groups:
+            if group[name] not in (usual[name], *used):
+                yield f'{keys[name]}={group[name]} has no effect with {other}="{group[other]}", only with "{needed}"'

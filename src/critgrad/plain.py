@@ -64,6 +64,8 @@ class Visit:
             every=memory.every,
             g_dot_sum=self.sums.g_dot_sum,
             sum_sq=self.sums.sum_sq,
+            g_dot_slots=self.sums.all_dots,
+            policy=memory.policy.name,
         )
         self._decision = decide(memory.policy, self.tables, memory.max_age)
         if self.host:
@@ -74,7 +76,8 @@ class Visit:
     def decision(self) -> Decision:
         """As tensors, wherever it was taken."""
         if self._decision is None:
-            self._decision = Decision(*(torch.tensor(field) for field in (self.finite, self.accept, self.slot)))
+            fields = (self.finite, self.accept, self.slot)
+            self._decision = Decision(*(torch.tensor(field, device="cpu") for field in fields))
         return self._decision
 
     # -- directions ----------------------------------------------------------------------------------------------------

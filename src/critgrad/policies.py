@@ -46,8 +46,8 @@ class Tables:
     """What a rule may look at: the memory before this step's insertion, and the gradient that asks for a place.
 
     ``priority``, ``norm`` and ``born`` are ``(rows, C)``; a slot is live when ``born > 0``. ``t`` is the number of this
-    step, ``g_norm`` the norm of its gradient. ``g_dot_sum`` and ``sum_sq`` (the gradient times the memory's sum, and
-    the sum's square) are given to policies with ``needs_cosine``.
+    step, ``g_norm`` the norm of its gradient. ``cosine()`` is there for policies with ``needs_cosine``, ``dots`` for those
+    with ``needs_dots``.
     """
 
     priority: Tensor
@@ -58,8 +58,10 @@ class Tables:
     stream: Tensor
     seed: int = 0
     every: int = 10
-    g_dot_sum: Tensor | None = None
+    g_dot_sum: Tensor | None = None  # the gradient times the memory's sum, and the sum's square
     sum_sq: Tensor | None = None
+    g_dot_slots: Tensor | None = None
+    policy: str = ""  # whose rules look, for messages
 
     @property
     def live(self) -> Tensor:
@@ -72,11 +74,18 @@ class Tables:
 
     def cosine(self) -> Tensor:
         """Of the gradient with the memory's sum; 0 where one of them is 0."""
-        assert self.g_dot_sum is not None
-        assert self.sum_sq is not None
+        if self.g_dot_sum is None or self.sum_sq is None:
+            raise RuntimeError(f"policy {self.policy!r} reads tables.cosine(): make it with needs_cosine=True")
         scale = self.g_norm.to(torch.float64) * self.sum_sq.sqrt()
         cos = self.g_dot_sum / torch.where(scale > 0, scale, 1.0)
         return torch.where(scale > 0, cos, 0.0).clamp(-1, 1)
+
+    @property
+    def dots(self) -> Tensor:
+        """The inner product of the gradient with every slot, ``(rows, C)`` in float64; 0 for a free one."""
+        if self.g_dot_slots is None:
+            raise RuntimeError(f"policy {self.policy!r} reads tables.dots: make it with needs_dots=True")
+        return self.g_dot_slots
 
 
 # -- evictions: the slot that goes, of a memory that is full -----------------------------------------------------------
@@ -173,11 +182,16 @@ class Policy:
 
     Args:
         name: what a checkpoint remembers it by (functions are not saved).
-        admit: ``Tables -> bool (rows,)``: may this gradient replace another? Asked when the memory is full.
-        evict: ``Tables -> int64 (rows,)``: the slot to replace, in a memory that is full.
+        admit: ``Tables -> bool (rows,)``: may this gradient replace another?
+        evict: ``Tables -> int64 (rows,)``: the slot to replace, in a memory that is full; ``0 <= slot < topC``.
         priority: the norm of a gradient to the priority it is stored with.
-        also_while_filling: ask ``admit`` before the memory is full, too.
+        also_while_filling: heed ``admit`` before the memory is full, too.
         needs_cosine: the rules use ``Tables.cosine``, which costs one more dot product with the memory's sum.
+        needs_dots: the rules use ``Tables.dots``, which costs a pass over all slots (none where the memory damps).
+
+    Both rules are called in every step, also while slots are free (a free one has ``born == 0`` and zeros elsewhere), and
+    must not fail then; what they say counts only as above. What they return is checked before anything is written; on an
+    accelerator, where looking would mean waiting, a slot out of range is clamped into the table.
 
     Example: keep the newest, but only gradients that are larger than the last one stored.
 
@@ -194,17 +208,20 @@ class Policy:
     priority: Callable[[Tensor], Tensor] = plain_norm
     also_while_filling: bool = False
     needs_cosine: bool = False
+    needs_dots: bool = False
 
     def choose(self, tables: Tables, max_age: int | None) -> tuple[Tensor, Tensor]:
         """``(admitted, slot)`` for a finite gradient that is not zero."""
         live = tables.live
         full = live.all(-1)
-        admitted = self.admit(tables)
+        admitted, slot = self.admit(tables), self.evict(tables)
+        if self is not POLICIES.get(self.name):
+            admitted = _returned(self, "admit", admitted, full, "bool")
+            slot = _returned(self, "evict", slot, full, "int64").long()
+            _returned(self, "priority", self.priority(tables.g_norm), full, "floating point")
         if not self.also_while_filling:
             admitted = admitted | ~full
-        slot = torch.where(
-            full, self.evict(tables), tables.born.argmin(-1)
-        )  # free slots have born 0: the first of them
+        slot = torch.where(full, slot, tables.born.argmin(-1))  # free slots have born 0: the first of them
         if max_age is not None:
             expired = (live & (tables.t[..., None] - tables.born >= max_age)).any(-1)
             admitted = admitted | expired
@@ -283,11 +300,36 @@ class Decision(NamedTuple):
     slot: Tensor  # which one
 
 
-def decide(policy: Policy, tables: Tables, max_age: int | None) -> Decision:
-    """Step 3 of Algorithm 1: whether the gradient enters, and in whose place."""
+def decide(policy: Policy, tables: Tables, max_age: int | None, look: bool = True) -> Decision:
+    """Step 3 of Algorithm 1: whether the gradient enters, and in whose place. ``look``: at values that are on the host."""
     admitted, slot = policy.choose(tables, max_age)
     finite = torch.isfinite(tables.g_norm)
-    return Decision(finite, admitted & finite & (tables.g_norm > 0), slot)
+    decision = Decision(finite, admitted & finite & (tables.g_norm > 0), slot)
+    if policy is POLICIES.get(policy.name):
+        return decision
+    topC = tables.born.shape[-1]
+    if look and not torch.compiler.is_compiling() and slot.device.type == "cpu":
+        wrong = slot[decision.accept & ((slot < 0) | (slot >= topC))]
+        if wrong.numel() > 0:
+            raise IndexError(f"policy {policy.name!r} replaces slot {int(wrong[0])}, expected 0 <= slot < {topC}")
+    return decision._replace(slot=slot.clamp(0, topC - 1))
+
+
+def _returned(policy: Policy, rule: str, result: Any, like: Tensor, kind: str) -> Tensor:
+    """What a rule returned, if it is one value of that kind for each row; raises otherwise."""
+    if not torch.is_tensor(result):
+        raise TypeError(f"policy {policy.name!r}: {rule} returned {result!r}, expected a tensor, {kind}")
+    right = {
+        "bool": result.dtype == torch.bool,
+        "int64": not (result.is_floating_point() or result.is_complex() or result.dtype == torch.bool),
+        "floating point": result.is_floating_point(),
+    }[kind]
+    if not right or result.shape != like.shape or result.device != like.device:
+        raise ValueError(
+            f"policy {policy.name!r}: {rule} returned {result.dtype} of shape {tuple(result.shape)} on {result.device}, "
+            f"expected {kind} of shape {tuple(like.shape)} on {like.device}"
+        )
+    return result
 
 
 def advance(policy: Policy, tables: Tables, decision: Decision, decay: float) -> tuple[Tensor, Tensor, Tensor]:

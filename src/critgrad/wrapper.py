@@ -10,14 +10,15 @@ from torch.optim import Optimizer
 from .checkpoint import split_state
 from .classes import default_options, refuse
 from .critical import Critical
-from .options import DEFAULTS, option_keys
+from .options import option_keys, unexpected
 
 
 class CriticalGradients(Critical):
     """A memory of critical gradients for an optimizer that exists already, somebody else's included.
 
     It shares ``param_groups`` and ``state`` with the optimizer it is given and leaves the step itself to it. It *is* an
-    ``Optimizer``, so schedulers, scalers and trainers take it. What the inner one has beyond that is at ``.optimizer``.
+    ``Optimizer``, so schedulers, scalers and trainers take it. What the inner one has beyond that (``train()`` and
+    ``eval()`` of the schedule-free ones, say) is handed on; the inner one itself is at ``.optimizer``.
 
     Args:
         optimizer: the optimizer to be wrapped.
@@ -37,8 +38,7 @@ class CriticalGradients(Critical):
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"CriticalGradients takes a torch.optim.Optimizer, got {type(optimizer).__name__}")
         refuse(type(optimizer))
-        taken = set(optimizer.defaults) | {key for group in optimizer.param_groups for key in group}
-        keys = option_keys(taken - {name for name in DEFAULTS if name not in optimizer.defaults})
+        keys = option_keys(set(optimizer.defaults))
         if all(key in group for group in optimizer.param_groups for key in keys.values()):
             raise TypeError(
                 f"this {type(optimizer).__name__} has a memory already: use the CriticalGradients that was made for it "
@@ -46,11 +46,18 @@ class CriticalGradients(Critical):
             )
         ours = {name: options.pop(key) for name, key in keys.items() if key in options}
         if options:
-            raise TypeError(f"CriticalGradients got unexpected options: {', '.join(options)}")
+            raise unexpected("CriticalGradients", next(iter(options)), [*keys.values(), "process_group"])
         # NOTE [no Optimizer.__init__]: it would make param_groups and state of its own; this sets up hooks alone.
         Optimizer.__setstate__(self, {"defaults": dict(optimizer.defaults), "optimizer": optimizer})
         self._critical_process_group = process_group
         self._critical_set_up(default_options(type(optimizer), ours), keys)
+
+    def __getattr__(self, name: str) -> Any:
+        # What begins with _ stays apart: torch's promises of the inner one are none of ours (NOTE [GradScaler]), and
+        # copy and pickle ask an object without attributes for its dunders. Nor has that one an "optimizer" yet.
+        if name.startswith("_") or name == "optimizer":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.optimizer, name)
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -91,6 +98,7 @@ class CriticalGradients(Critical):
         Optimizer.__setstate__(self, state)
         for param, mine in ours.items():
             self.state.setdefault(param, {}).update(mine)
+        self._critical_complete(option_keys(set(self.optimizer.defaults)))
         self._critical_plan = None
 
     def zero_grad(self, set_to_none: bool = True) -> None:

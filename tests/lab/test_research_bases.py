@@ -10,8 +10,9 @@ from torch import nn
 
 from critgrad.lab.bases import ScheduleFree, learnt
 from critgrad.lab.bases.muon import RMS, Muon, orthogonalised
-from critgrad.lab.optimizers import RESEARCH
+from critgrad.lab.optimizers import REGISTRY, RESEARCH, STARTING_LR
 from critgrad.lab.spec import Trial
+from critgrad.lab.tasks.base import SummingProblem
 from critgrad.lab.train import train
 
 
@@ -83,6 +84,35 @@ def test_they_train_resume_and_carry_a_memory(name, tmp_path):
     second = train(trial, checkpoint=tmp_path / "run.pt")
     assert list(second.curves["test"]) == list(whole.curves["test"])
     assert RESEARCH[name].has_memory == name.endswith("_F")
+
+
+def test_every_family_has_a_learning_rate_to_start_from():
+    assert set(STARTING_LR) == {recipe.family for recipe in REGISTRY.values()}
+
+
+@pytest.mark.parametrize("name", ["ScheduleFree", "ScheduleFree_F"])
+def test_the_training_loop_evaluates_what_schedule_free_has_learnt_and_trains_where_it_was(name, monkeypatch):
+    """Steps are taken at y; each of the evaluations after the first epoch sees x, and leaves y behind."""
+    evaluate, optimizers, at_mean = SummingProblem.evaluate, [], []
+
+    def is_at(point):
+        (group,) = optimizers[-1].param_groups
+        states = [(p, optimizers[-1].state[p]) for p in group["params"]]
+        return all(torch.equal(p.detach(), point(state, group["betas"][0])) for p, state in states)
+
+    def seen(problem, model, split):
+        if optimizers:
+            at_mean.append(is_at(lambda state, _: state["x"]))
+        return evaluate(problem, model, split)
+
+    def at_y(optimizer):
+        optimizers.append(optimizer)
+        assert is_at(lambda state, beta1: state["z"].lerp(state["x"], beta1))
+
+    monkeypatch.setattr(SummingProblem, "evaluate", seen)
+    trial = Trial("digits-mlp@tiny", name, {"lr": 0.01}, settings={"epochs": 2})
+    train(trial, on_step=at_y, on_epoch=lambda progress: at_y(progress.optimizer))
+    assert at_mean == [True] * 4  # validation and test, twice
 
 
 @pytest.mark.parametrize("cls", [Muon, ScheduleFree])

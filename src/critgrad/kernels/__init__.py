@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -37,7 +37,7 @@ def has_one_for(base: type[Optimizer]) -> bool:
 def choose(optimizer: Critical, memories: list[Memory]) -> Step | None:
     """The fused step for these memories, or ``None``: then the plain path does it."""
     # Triton takes a while to import, so only where it can be of use.
-    if os.environ.get("TRITON_INTERPRET") == "1" or any(memory.device.type != "cpu" for memory in memories):
+    if _triton_may_serve(memories):
         from . import triton_path
 
         step = triton_path.choose(optimizer, memories)
@@ -48,6 +48,44 @@ def choose(optimizer: Critical, memories: list[Memory]) -> Step | None:
     from . import native
 
     return native.choose(optimizer, memories)
+
+
+def engine_of(optimizer: Critical, memories: list[Memory]) -> tuple[str, str]:
+    """``(engine, why not a faster one)``: what steps these memories, and one line for those who expected another."""
+    if not memories:
+        return "torch", "there is no memory (topC=0)"
+    from . import native
+
+    reasons = []
+    if _triton_may_serve(memories):
+        from . import triton_path
+
+        reason = triton_path.why_none(optimizer, memories)
+        if reason is None:
+            return "triton", "nothing is faster"
+        reasons.append(reason)
+    if all(memory.device.type == "cpu" for memory in memories):
+        reason = native.why_none(optimizer, memories)
+        if reason is None:
+            return "native", "nothing is faster on a CPU"
+        reasons.append(reason)
+    device = memories[0].device.type
+    return "torch", "; ".join(dict.fromkeys(reasons)) or f"there are no kernels for parameters on {device}"
+
+
+def _triton_may_serve(memories: list[Memory]) -> bool:
+    return os.environ.get("TRITON_INTERPRET") == "1" or any(memory.device.type == "cuda" for memory in memories)
+
+
+def base_name(optimizer: Critical) -> str:
+    """For messages."""
+    base = optimizer._critical_base
+    return "an optimizer that is wrapped" if base is Optimizer else base.__name__
+
+
+def groups_of(optimizer: Critical) -> dict[Tensor, dict[str, Any]]:
+    """The group of each parameter."""
+    return {p: group for group in optimizer.param_groups for p in group["params"]}
 
 
 class Tables(Protocol):

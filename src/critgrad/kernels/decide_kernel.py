@@ -8,6 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ..aggregate import RHO_ABOVE_ROUNDING
 from .device_functions import (
     ACCEPT,
     CLOCK,
@@ -21,8 +22,10 @@ from .device_functions import (
 from .measure_kernels import newest_entry
 
 _NEVER = tl.constexpr(9223372036854775807)
+_ABOVE_ROUNDING = tl.constexpr(RHO_ABOVE_ROUNDING)
 _LARGEST = tl.constexpr(3.4028234663852886e38)
 COLUMNS = tl.constexpr(DECISION_COLUMNS)
+KNOWN_POLICIES = ("KotH", "bottomC", "FIFO", "random", "MNDS", "CDS", "CSS", "RR", "NCPR", "sparse")
 
 
 @triton.jit
@@ -78,6 +81,8 @@ def choose(
         admitted = (coin < (1.0 - cosine) / 2) | (n < topC)
     elif POLICY == "CSS":
         admitted = (coin < (1.0 + cosine) / 2) | (n < topC)
+    else:
+        tl.static_assert(POLICY == "FIFO", "a policy that this kernel does not know")
     if (POLICY == "FIFO") or (POLICY == "sparse"):
         victim = oldest
     elif POLICY == "RR":
@@ -188,17 +193,25 @@ def decide_kernel(
 
 
 @triton.jit
-def solve(A, b, i, WIDTH: tl.constexpr):
-    """``x`` with ``A x = b``, A symmetric positive definite: Gauss-Jordan without pivoting, in float64."""
+def solve(A, b, i, rho, WIDTH: tl.constexpr):
+    """``x`` with ``A x = b``, A symmetric positive definite: Gauss-Jordan without pivoting, in float64.
+
+    And whether a pivot was rounding (aggregate.py, NOTE [lost in rounding]); its ``x`` is zero then.
+    """
     row, column = i[:, None], i[None, :]
+    smallest = tl.maximum(1e-13 * tl.sum(tl.where(row == column, A, 0.0), axis=1), rho / 2)
+    noise = i < 0
     for k in range(WIDTH):
         pivot_row = tl.sum(tl.where(row == k, A, 0.0), axis=0)
         pivot_column = tl.sum(tl.where(column == k, A, 0.0), axis=1)
         pivot = tl.sum(tl.where(i == k, pivot_row, 0.0), axis=0)
-        factor = tl.where(i == k, 0.0, pivot_column / pivot)
+        lost = as_flag(pivot < tl.sum(tl.where(i == k, smallest, 0.0), axis=0))
+        noise = noise | ((i == k) & lost)
+        factor = tl.where((i == k) | lost, 0.0, pivot_column / tl.where(lost, 1.0, pivot))
         b = b - factor * tl.sum(tl.where(i == k, b, 0.0), axis=0)
         A = A - factor[:, None] * pivot_row[None, :]
-    return b / tl.sum(tl.where(row == column, A, 0.0), axis=1)
+    diagonal = tl.sum(tl.where(row == column, A, 0.0), axis=1)
+    return tl.where(noise, 0.0, b / tl.where(noise, 1.0, diagonal)), tl.max(noise.to(tl.int32), axis=0)
 
 
 @triton.jit
@@ -250,7 +263,13 @@ def damp_kernel(
     size = tl.where(use, trace, 1.0)
     diagonal = tl.where(inside & use, tl.cast(rho, tl.float64), 1.0)
     A = tl.where(use, gram / size, 0.0) + tl.where(row == column, diagonal[:, None], 0.0)
-    w = kappa * solve(A, tl.where(use, a / size, 0.0), slots, WIDTH)
+    b = tl.where(use, a / size, 0.0)
+    rho = tl.cast(rho, tl.float64)
+    w, lost = solve(A, b, slots, rho, WIDTH)
+    if lost > 0:
+        w, lost = solve(A + tl.where(row == column, _ABOVE_ROUNDING, 0.0), b, slots, rho + _ABOVE_ROUNDING, WIDTH)
+    w = kappa * w
+    w = tl.minimum(tl.maximum(w, -_LARGEST), _LARGEST)
     at = number * topC + slots
     tl.store(weights + at, tl.where(use, w, 0.0).to(tl.float32), mask=inside)
 

@@ -116,5 +116,5 @@ class Launcher:
 @cache
 def split(value: float) -> tuple[float, float]:
     """A double as two floats, since a kernel's arguments are single: their sum has 48 bits."""
-    high = float(torch.tensor(value, dtype=torch.float32))
+    high = float(torch.tensor(value, dtype=torch.float32, device="cpu"))
     return high, value - high

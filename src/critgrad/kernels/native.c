@@ -5,6 +5,7 @@
    core that is busy elsewhere holds nobody up, and what is computed does not depend on who computes it. Letters as in
    the paper: g, theta (here p); G are the slots, K = G G', a = G g, w what the damping takes of each slot. */
 
+#include <float.h>
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
@@ -255,15 +256,26 @@ void decide(Memory *w) {
 
 /* -- damping: the twin of aggregate.damping_weights and aggregate.insert_in_gram ------------------------------------- */
 
+#define RHO_ABOVE_ROUNDING 1e-6
+
 /* x with (K / trace + rho) x = a / trace over the used slots, by Cholesky; K is divided by its trace first, so that the
-   condition number is at most (1 + rho) / rho whatever the gradients' size. */
-static void solve(const double *K, const double *a, const int64_t *used, int64_t n, int64_t topC, double trace, double rho,
-                  double *L, double *x) {
+   condition number is at most (1 + rho) / rho whatever the gradients' size. Exactly, no pivot is smaller than rho: one that
+   is, is rounding (NOTE [lost in rounding] of aggregate.py). Whether there was one; an infinite pivot makes its x zero. */
+static int solve(const double *K, const double *a, const int64_t *used, int64_t n, int64_t topC, double trace, double rho,
+                 double *L, double *x) {
+    int lost = 0;
     for (int64_t i = 0; i < n; i++) {
         for (int64_t j = 0; j <= i; j++) {
-            double rest = K[used[i] * topC + used[j]] / trace + (i == j ? rho : 0);
+            const double entry = K[used[i] * topC + used[j]] / trace + (i == j ? rho : 0);
+            double rest = entry;
             for (int64_t k = 0; k < j; k++) rest -= L[i * n + k] * L[j * n + k];
-            L[i * n + j] = i == j ? sqrt(rest) : rest / L[j * n + j];
+            if (i != j) {
+                L[i * n + j] = rest / L[j * n + j];
+                continue;
+            }
+            const int noise = rest < fmax(rho / 2, 1e-13 * entry);
+            lost |= noise;
+            L[i * n + i] = noise ? INFINITY : sqrt(rest);
         }
         double rest = a[used[i]] / trace;
         for (int64_t k = 0; k < i; k++) rest -= L[i * n + k] * x[k];
@@ -273,6 +285,7 @@ static void solve(const double *K, const double *a, const int64_t *used, int64_t
         for (int64_t k = i + 1; k < n; k++) x[i] -= L[k * n + i] * x[k];
         x[i] /= L[i * n + i];
     }
+    return lost;
 }
 
 /* What is taken of each slot, then the new entry's row and column. Free slots keep zeros in all of it. */
@@ -287,8 +300,10 @@ void damp(Memory *w) {
             float *weights = w->weights + (d * w->row_count + r) * C;
             memset(weights, 0, sizeof(float) * C);
             if (!row->finite || !(trace > 0)) continue;
-            solve(K, a, used, row->live, C, trace, w->damping[d].rho, w->room, x);
-            for (int64_t i = 0; i < row->live; i++) weights[used[i]] = (float)(w->damping[d].kappa * x[i]);
+            const double rho = w->damping[d].rho;
+            if (solve(K, a, used, row->live, C, trace, rho, w->room, x))
+                solve(K, a, used, row->live, C, trace, rho + RHO_ABOVE_ROUNDING, w->room, x);
+            for (int64_t i = 0; i < row->live; i++) weights[used[i]] = (float)fmax(fmin(w->damping[d].kappa * x[i], FLT_MAX), -FLT_MAX);
         }
         if (!row->accept) continue;
         for (int64_t k = 0; k < C; k++) K[row->slot * C + k] = K[k * C + row->slot] = a[k];

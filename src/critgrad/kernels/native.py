@@ -21,8 +21,8 @@ from ..aggregate import LINEAR
 from ..layout import same_strides
 from ..memory import Memory, Part
 from ..policies import POLICIES, Tables, advance, decide
-from . import Step, follow
-from .compiled import compiled_core
+from . import Step, base_name, follow, groups_of
+from .compiled import compiled_core, why_no_core
 from .families import BaseState, Family, decoupled_weight_decay, family_of, prepare_state
 
 if TYPE_CHECKING:
@@ -105,8 +105,8 @@ class NativeMemory:
         for part, state in zip(parts, self.states):
             prepare_state(state, part.param, groups[part.param], family)
         self.base_state = BaseState(optimizer, self.params, groups, family)
-        known = memory.policy is POLICIES.get(memory.policy.name)
-        self.policy = _POLICIES.index(memory.policy.name) if known else None
+        known = memory.policy is POLICIES.get(memory.policy.name) and memory.policy.name in _POLICIES
+        self.policy = _POLICIES.index(memory.policy.name) if known else None  # None: it is asked by its functions
         self._make_tables(groups)
         ours = [tensor for part in parts for tensor in (part.slots.values, part.sum)]
         tables = [getattr(memory, name) for name in _TABLES]
@@ -208,10 +208,11 @@ class NativeMemory:
             norm=memory.norm,
             born=memory.born,
             t=memory.clock + 1,
-            g_norm=torch.tensor(self.square, dtype=torch.float64).to(memory.dtype).sqrt(),
+            g_norm=torch.tensor(self.square, dtype=torch.float64, device="cpu").to(memory.dtype).sqrt(),
             stream=memory.stream,
             seed=memory.seed,
             every=memory.every,
+            policy=memory.policy.name,
         )
         decision = decide(memory.policy, before, memory.max_age)
         live = before.live.sum(-1)
@@ -268,43 +269,60 @@ def _flat(part: Part, g: Tensor) -> Tensor:
     return part.layout.flat(g.detach()).contiguous()
 
 
-def supports(memory: Memory, groups: Groups, family: Family) -> bool:
-    """Whether every part of a memory can take this path."""
-    if memory.dtype != torch.float32 or memory.process_group is not None or memory.policy.needs_cosine:
-        return False
+def why_not(memory: Memory, groups: Groups, family: Family) -> str | None:
+    """What of a memory this path does not know, or ``None`` where it can take all of it."""
+    if memory.dtype != torch.float32 or memory.process_group is not None:
+        return "sums over ranks" if memory.process_group is not None else "parameters that are not float32"
+    if memory.policy.needs_cosine or memory.policy.needs_dots:
+        return f"policy {memory.policy.name!r}, which compares directions"
     for part in memory.parts:
-        group, param = groups[part.param], part.param
-        if type(param) not in (Tensor, torch.nn.Parameter) or (param.dtype, param.device.type) != (
-            torch.float32,
-            "cpu",
-        ):
-            return False
-        if not (part.slots.is_exact and (part.damps or part.options["aggr"] in LINEAR)):
-            return False
-        if not family.supports(group) or group.get("dampening"):
-            return False
-        if group.get("capturable") or not same_strides(part.layout.shape, param.stride(), part.layout.strides):
-            return False
-    return True
+        group, param, aggr = groups[part.param], part.param, part.options["aggr"]
+        if type(param) not in (Tensor, torch.nn.Parameter) or param.device.type != "cpu":
+            return f"parameters of type {type(param).__name__} on {param.device.type}"
+        if param.dtype != torch.float32:
+            return "parameters that are not float32"
+        if not part.damps and aggr not in LINEAR:
+            return f"aggr={aggr!r}"
+        if not part.slots.is_exact:
+            return f"slots in {part.format_name}"
+        if not family.supports(group) or group.get("dampening") or group.get("capturable"):
+            return "some option of the base (fused=False, foreach, capturable, amsgrad, centered, dampening, ...)"
+        if not same_strides(part.layout.shape, param.stride(), part.layout.strides):
+            return "parameters with gaps in memory"
+    return None
+
+
+def why_none(optimizer: Critical, memories: list[Memory]) -> str | None:
+    """Why these memories have no native step, in a few words; ``None`` where they have one."""
+    if torch.compiler.is_compiling() or os.environ.get("CRITGRAD_NATIVE") == "0":
+        return "the native core is turned off (CRITGRAD_NATIVE=0)"
+    if any(memory.device.type != "cpu" for memory in memories):
+        return "the native core is for parameters on a CPU"
+    family = family_of(optimizer._critical_base)
+    if family is None:
+        return f"{base_name(optimizer)} has no kernels of its own"
+    groups = groups_of(optimizer)
+    for memory in memories:
+        unknown = why_not(memory, groups, family)
+        if unknown is not None:
+            return f"the native core does not take {unknown}"
+    return why_no_core()
 
 
 def choose(optimizer: Critical, memories: list[Memory]) -> Step | None:
     """The native step for these memories, or ``None`` for the plain path."""
-    if not memories or torch.compiler.is_compiling() or os.environ.get("CRITGRAD_NATIVE") == "0":
+    if not memories or why_none(optimizer, memories) is not None:
         return None
     family = family_of(optimizer._critical_base)
-    if family is None or any(memory.device.type != "cpu" for memory in memories):
-        return None
-    groups = {p: group for group in optimizer.param_groups for p in group["params"]}
+    assert family is not None
+    groups = groups_of(optimizer)
 
     def supported(memory: Memory) -> bool:
-        return supports(memory, groups, family)
+        return why_not(memory, groups, family) is None
 
     def make(memory: Memory) -> NativeMemory:
         return NativeMemory(optimizer, memory, groups, family)
 
-    if not all(map(supported, memories)) or compiled_core() is None:
-        return None
     native: list[NativeMemory] = []
 
     def step(grads: list[list[Tensor | None]]) -> bool:

@@ -19,12 +19,12 @@ from torch import Tensor
 
 from ..aggregate import PICKS
 from ..distributed import all_reduce_
-from ..layout import local, same_strides
+from ..layout import is_dtensor, local, same_strides
 from ..measure import settle
 from ..memory import SCALE, SLOTS, SUM, Memory, Part
 from ..policies import POLICIES
 from ..slots import FORMATS
-from . import Step, follow
+from . import Step, base_name, follow, groups_of
 from .families import BaseState, Family, decoupled_weight_decay, family_of, kernel_scalars, prepare_state
 from .launch import INTERPRETED, TUNING, Launcher, split
 
@@ -32,15 +32,16 @@ if TYPE_CHECKING:
     from ..critical import Critical
 
 MOST_DAMPING_SLOTS = 32  # their loads are unrolled
+SMALLEST_RHO = 1e-37  # a kernel's numbers are single, and 0 would leave free slots without a pivot
 
 try:
     import triton
     import triton.language as tl
 
-    from .decide_kernel import damp_kernel, decide_kernel
+    from .decide_kernel import KNOWN_POLICIES, damp_kernel, decide_kernel
     from .device_functions import CORRECTION_COLUMNS, COUNTERS, DECISION_COLUMNS
     from .measure_kernels import dots_kernel, norms_kernel
-    from .update_kernels import update_kernel
+    from .update_kernels import KNOWN_AGGREGATIONS, update_kernel
 
     TYPES = {
         torch.float32: tl.float32,
@@ -58,32 +59,56 @@ def _reachable(device: torch.device) -> bool:
     return device.type == "cuda" or (INTERPRETED and device.type == "cpu")
 
 
-def supports(memory: Memory, groups: dict[Tensor, dict[str, Any]], family: Family) -> bool:
-    """Whether every part of a memory can take this path."""
-    if memory.policy is not POLICIES.get(memory.policy.name) or memory.dtype != torch.float32:
-        return False
+def why_not(memory: Memory, groups: dict[Tensor, dict[str, Any]], family: Family) -> str | None:
+    """What of a memory this path does not know, or ``None`` where it can take all of it."""
+    name = memory.policy.name
+    if memory.policy is not POLICIES.get(name) or name not in KNOWN_POLICIES:
+        return f"policy {name!r}"
+    if memory.dtype != torch.float32:
+        return "parameters that are wider than float32"
     aggrs = {part.options["aggr"] for part in memory.parts}
+    for aggr in sorted(aggrs.difference(KNOWN_AGGREGATIONS)):
+        return f"aggr={aggr!r}"
     if "fisher" in aggrs:
         same = {(part.options["rho"], part.options["kappa"]) for part in memory.parts}
         formats = {part.format_name for part in memory.parts}
         dtypes = {part.param.dtype for part in memory.parts}
         if aggrs != {"fisher"} or len(same) > 1 or len(formats) > 1 or len(dtypes) > 1:
-            return False
+            return "several ways of damping in one memory"
         if memory.topC > MOST_DAMPING_SLOTS:
-            return False
+            return f"topC={memory.topC} with damping (at most {MOST_DAMPING_SLOTS})"
     if memory.by_tensor and memory.process_group is not None:
-        return False
+        return 'scope="tensor" over ranks'
     for part in memory.parts:
         group = groups[part.param]
-        if part.device != memory.device or not _reachable(part.device) or part.param.dtype not in TYPES:
-            return False
-        if part.slots.values.dtype not in TYPES or not family.supports(group) or group.get("dampening"):
-            return False
+        if part.device != memory.device or not _reachable(part.device):
+            return "parameters on several devices"
+        if part.param.dtype not in TYPES or part.slots.values.dtype not in TYPES:
+            return f"parameters in {part.param.dtype} with slots in {part.format_name}"
+        if not family.supports(group) or group.get("dampening"):
+            return "some option of the base (fused=False, foreach, amsgrad, centered, dampening, ...)"
         if not same_strides(part.layout.shape, local(part.param).stride(), part.layout.strides):
-            return False
+            return "parameters with gaps in memory"
         if INTERPRETED and part.slots.values.dtype == torch.float8_e4m3fn:
-            return False  # the interpreter rounds them wrongly
-    return True
+            return "float8 in the interpreter"  # which rounds them wrongly
+    return None
+
+
+def why_none(optimizer: Critical, memories: list[Memory]) -> str | None:
+    """Why these memories have no step in Triton, in a few words; ``None`` where they have one."""
+    if not AVAILABLE:
+        return "Triton is not installed"
+    if not all(_reachable(memory.device) for memory in memories):
+        return "Triton's kernels are for parameters on CUDA"
+    family = family_of(optimizer._critical_base)
+    if family is None:
+        return f"{base_name(optimizer)} has no kernels of its own"
+    groups = groups_of(optimizer)
+    for memory in memories:
+        unknown = why_not(memory, groups, family)
+        if unknown is not None:
+            return f"Triton's kernels do not take {unknown}"
+    return None
 
 
 @dataclass
@@ -124,7 +149,7 @@ class FusedMemory:
         self.tensors = [t for row in (*tensors, tables) for t in row if t is not None]
         self.addresses = list(map(Tensor.data_ptr, self.tensors))
         self.base_state = BaseState(optimizer, self.params, groups, family)
-        self.static = torch.tensor(addresses, dtype=torch.int64).T.contiguous().to(device)
+        self.static = torch.tensor(addresses, dtype=torch.int64, device="cpu").T.contiguous().to(device)
         self.lengths = torch.tensor([part.layout.length for part in parts], dtype=torch.int64, device=device)
         self.rows = torch.tensor([part.row for part in parts], dtype=torch.int64, device=device)
         self.counted = torch.tensor([int(part.counts) for part in parts], dtype=torch.int32, device=device)
@@ -281,12 +306,12 @@ class FusedMemory:
         if capturing:
             self.captured = True
             # The graph reads this buffer at every replay, so it must stay and never be written again.
-            table = torch.tensor(addresses, dtype=torch.int64).pin_memory()
+            table = torch.tensor(addresses, dtype=torch.int64, device="cpu").pin_memory()
             self.optimizer.__dict__.setdefault("_critical_graph_buffers", []).append(table)
             self.grads.copy_(table, non_blocking=True)
             self.grad_addresses = None
             return
-        table = torch.tensor(addresses, dtype=torch.int64)
+        table = torch.tensor(addresses, dtype=torch.int64, device="cpu")
         self.grads.copy_(table if INTERPRETED else table.pin_memory(), non_blocking=True)
         self.grad_addresses = addresses
 
@@ -299,6 +324,10 @@ class FusedMemory:
             self._decide()
             for launch in self.launches:
                 self._update(launch)
+        # What torch's own operations do by themselves: autograd must notice that a parameter has changed.
+        changed = [part.param for part, g in zip(self.memory.parts, grads) if g is not None]
+        shards = [local(param.detach()) for param in changed if is_dtensor(param)]
+        torch.autograd.graph.increment_version(changed + shards)
 
     def _measure(self) -> None:
         memory, tensors = self.memory, len(self.memory.parts)
@@ -340,7 +369,7 @@ class FusedMemory:
             options = memory.parts[0].options
             self.damp(
                 memory.rows, partials, bounds, memory.gram, *tables, self.decisions, self.weights, memory.topC, memory.decay,
-                float(options["rho"]), float(options["kappa"]), *numbers, warps=4,
+                max(float(options["rho"]), SMALLEST_RHO), float(options["kappa"]), *numbers, warps=4,
                 **policy, ROUNDED=self.rounded, WIDTH=self.width, BLOCK=64,
             )  # fmt: skip
         else:
@@ -356,7 +385,8 @@ class FusedMemory:
         numbers, flags = family.scalars(group), family.flags(group)
         lr = group["lr"]
         lr_is_tensor = torch.is_tensor(lr)
-        lr_tensor = lr.to(self.memory.device, non_blocking=True) if lr_is_tensor else self.weights
+        # A compiled kernel reads what it was compiled for, whatever dtype comes later.
+        lr_tensor = lr.to(self.memory.device, torch.float32, non_blocking=True) if lr_is_tensor else self.weights
         self.update(
             launch.chunks, launch.chunk_tensor, launch.chunk_start, self.lengths, self.rows, self.aligned, self.static,
             self.grads, len(self.memory.parts), self.decisions, self.corrections, self.weights,
@@ -371,21 +401,18 @@ class FusedMemory:
 
 def choose(optimizer: Critical, memories: list[Memory]) -> Step | None:
     """The fused step for these memories, or ``None`` for the plain path."""
-    if not AVAILABLE or not memories or torch.compiler.is_compiling():
+    if not memories or torch.compiler.is_compiling() or why_none(optimizer, memories) is not None:
         return None
     family = family_of(optimizer._critical_base)
-    if family is None or not all(_reachable(memory.device) for memory in memories):
-        return None
-    groups = {p: group for group in optimizer.param_groups for p in group["params"]}
+    assert family is not None
+    groups = groups_of(optimizer)
 
     def supported(memory: Memory) -> bool:
-        return supports(memory, groups, family)
+        return why_not(memory, groups, family) is None
 
     def make(memory: Memory) -> FusedMemory:
         return FusedMemory(optimizer, memory, groups, family)
 
-    if not all(map(supported, memories)):
-        return None
     fused = [make(memory) for memory in memories]
     for one in fused:
         if not one.rounded:

@@ -41,6 +41,7 @@ from .device_functions import (
 
 COLUMNS = tl.constexpr(DECISION_COLUMNS)
 CORRECTIONS = tl.constexpr(CORRECTION_COLUMNS)
+KNOWN_AGGREGATIONS = ("mean", "sum", "mid", "min", "median", "max", "fisher")
 REFRESH_STEPS = tl.constexpr(REFRESH_STEPS_PER_SLOT)
 
 
@@ -123,6 +124,10 @@ def adding_direction(g, source, n, finite, kappa, AGGR: tl.constexpr):
     elif AGGR == "mid":
         scale = 1.0 / (1.0 + kappa)
         share = kappa / count
+    else:
+        tl.static_assert(
+            (AGGR == "min") or (AGGR == "median") or (AGGR == "max"), "an aggr that this kernel does not know"
+        )
     use = finite & (n > 0)
     share = tl.where(use, share, 0.0)
     scale = tl.where(use, scale, 1.0)

@@ -330,13 +330,13 @@ def _said(error: BaseException) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; what a user can put right is one line."""
     args = _arguments(_parser(), argv)
-    from .commands import EXPECTED
+    from .commands import EXPECTED, exit_code
 
     try:
         return _COMMANDS[args.command](args)
     except EXPECTED as error:
         print(_said(error), file=sys.stderr)
-        return 1
+        return exit_code(error)
     except KeyboardInterrupt:
         again = "with --resume " if args.command == "train" else ""
         print(f"Stopped. The same command {again}goes on from here.", file=sys.stderr)

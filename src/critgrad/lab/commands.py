@@ -13,7 +13,7 @@ from .coordinator import Event, Outcome, in_shard, run_jobs
 from .data import DATASETS
 from .executors import KeptExecutor
 from .ledger import Ledger, LedgerError, Planned, Role
-from .optimizers import FAMILIES, recipe_of
+from .optimizers import FAMILIES, UnknownOptimizerError, recipe_of
 from .protocol import Registration, chosen_hyper, fair, paper_best, paper_grid, record
 from .protocol.tracks import Fair, PaperTrack
 from .results import Result
@@ -32,11 +32,18 @@ EXPECTED = (
     *(ValueError, TypeError, FileNotFoundError, FileExistsError, PermissionError, ImportError),
     *(sqlite3.Error, LedgerError),
 )
+# A value of -o that does not exist ends as an option that does not: with the code of a wrong command line.
+_EXIT_CODES: dict[type[BaseException], int] = {UnknownOptimizerError: 2}
 
 # An optimizer's arguments that are real numbers: lr=1 and lr=1.0 are the same run and must have the same key.
 _REAL = frozenset(
     ("lr", "decay", "kappa", "rho", "momentum", "dampening", "alpha", "beta1", "beta2", "eps", "weight_decay")
 )
+
+
+def exit_code(error: BaseException) -> int:
+    """What a command ends with after one of the ``EXPECTED`` errors."""
+    return _EXIT_CODES.get(type(error), 1)
 
 
 def checkpoint_folder(ledger: Path) -> Path:

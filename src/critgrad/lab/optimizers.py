@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -87,17 +88,36 @@ for _name in _VARIED:
     _varied = replace(_twin, name=_name[:-1] + "X", role="X", summary=_twin.summary + ", in a variant (bank engine)")
     RESEARCH[_varied.name] = _varied
 
+REGISTRY: dict[str, Recipe] = {**OPTIMIZERS, **RESEARCH}
+# What ``critgrad train`` takes: all but the variants.
+TRAINED: dict[str, Recipe] = {name: recipe for name, recipe in REGISTRY.items() if recipe.role != "X"}
+
+# By family, where nobody has tuned: a start for a first run, not advice.
+STARTING_LR = {
+    **{"SGD": 0.1, "SGDM": 0.01, "RMSprop": 0.001, "Adam": 0.001, "AdamW": 0.001},
+    **{"Lion": 0.0003, "Muon": 0.001, "ScheduleFree": 0.001},
+}
+
 # The paper's eight, in the order of its tables.
 PAPER = ("Adam", "Adam_C", "RMSprop", "RMSprop_C", "SGDM", "SGDM_C", "SGD", "SGD_C")
 FAMILIES = ("SGD", "SGDM", "RMSprop", "Adam")
 
 
+class UnknownOptimizerError(ValueError):
+    """A name that no optimizer has."""
+
+
 def recipe_of(name: str) -> Recipe:
-    """The record of a name, or an error that lists the names there are."""
+    """The record of a name, or an error that lists the names there are and the nearest of them."""
     try:
-        return OPTIMIZERS.get(name) or RESEARCH[name]
+        return REGISTRY[name]
     except KeyError:
-        raise ValueError(f"Invalid optimizer: {name!r}, expected one of {', '.join(OPTIMIZERS)}") from None
+        spelt = {known.lower(): known for known in TRAINED}
+        near = [spelt[low] for low in get_close_matches(name.lower(), spelt)]
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise UnknownOptimizerError(
+            f"Invalid optimizer: {name!r}, expected one of {', '.join(TRAINED)}{hint}"
+        ) from None
 
 
 def build(

@@ -108,8 +108,9 @@ def test_aggregations_are_compared_with_the_papers_choice():
     assert default_aggregation("AggMo_C") == "mean"
 
 
-def test_a_damper_is_ablated_in_what_it_holds_alone():
-    studies = collected("ablation", "ptb-lstm", lambda trial: {}, Options(1, optimizer="Adam_F"))["studies"]
+@pytest.mark.parametrize("name", ["Adam_F", "Lion_F", "Muon_F", "ScheduleFree_F"])
+def test_a_damper_is_ablated_in_what_it_holds_alone(name):
+    studies = collected("ablation", "ptb-lstm", lambda trial: {}, Options(1, optimizer=name))["studies"]
     assert list(studies) == ["selection", "replacement"]
 
 

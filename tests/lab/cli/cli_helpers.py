@@ -32,10 +32,10 @@ class Cli:
         assert result.exit_code == code, result.output
         return result.output
 
-    def error(self, *words: object) -> str:
+    def error(self, *words: object, code: int = 1) -> str:
         """The one line of a command that a user can put right."""
         result = CliRunner().invoke(app, [str(word) for word in words])
-        assert result.exit_code == 1, (result.output, result.exception)
+        assert result.exit_code == code, (result.output, result.exception)
         assert isinstance(result.exception, SystemExit)
         lines = [line for line in result.stderr.splitlines() if line.strip()]
         assert len(lines) == 1, result.stderr

@@ -87,6 +87,13 @@ def test_what_a_user_can_put_right_is_one_line(run, words, said):
     assert text.count("\n") == 1
 
 
+def test_an_unknown_optimizer_has_the_code_of_a_wrong_command_line(run):
+    text = run("train", "digits-mlp", "--optimizer", "lion", code=2).err
+    assert text.startswith("Error: Invalid optimizer: 'lion', expected one of SGD")
+    assert "did you mean Lion" in text
+    assert text.count("\n") == 1
+
+
 def test_an_interrupt_says_how_to_go_on(run, monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt

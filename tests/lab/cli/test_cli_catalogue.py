@@ -5,7 +5,7 @@ import pytest
 
 from critgrad.lab.cli.console import console
 from critgrad.lab.data import DATASETS
-from critgrad.lab.optimizers import OPTIMIZERS
+from critgrad.lab.optimizers import OPTIMIZERS, TRAINED
 from critgrad.lab.tasks import TASKS
 
 
@@ -50,6 +50,8 @@ def test_optimizers_lists_the_registry_policies_and_aggregations(cli):
     text = cli("optimizers")
     for recipe in OPTIMIZERS.values():
         assert f"\n{recipe.name} " in text
+    told = set(text.replace(",", " ").split())
+    assert set(TRAINED) <= told
     assert "policy: KotH, bottomC, FIFO" in text
     assert "aggr: mean, sum, mid, min, median, max, fisher" in text
 

@@ -3,13 +3,14 @@ from __future__ import annotations
 import pytest
 
 from critgrad.lab.cli.console import friendly
+from critgrad.lab.optimizers import TRAINED
 
 
 @pytest.mark.parametrize(
     "words, said",
     [
         ("train nope", "Invalid task: 'nope', expected one of digits-mlp"),
-        ("train -o nope", "Invalid optimizer: 'nope', expected one of SGD"),
+        ("train -o Lion_X", "Invalid optimizer for the single engine: Lion_X"),
         ("train --set epochs", "Invalid --set: 'epochs', expected NAME=VALUE"),
         ("train --set colour=3", "Invalid setting of digits-mlp: 'colour'"),
         ("train --opt zap=1", "zap"),
@@ -56,6 +57,20 @@ from critgrad.lab.cli.console import friendly
 )
 def test_what_a_user_can_put_right_is_one_line(cli, words, said):
     assert said in cli.error(*words.split())
+
+
+@pytest.mark.parametrize(
+    "name, nearest",
+    [("lion", "did you mean Lion"), ("Lion_C", "did you mean Lion"), ("adamf", "did you mean Adam_F"), ("zzz", "")],
+)
+@pytest.mark.parametrize("words", ["train", "train --inspect", "analyze staleness", "ablate digits-mlp"])
+def test_an_unknown_optimizer_is_one_line_with_the_known_ones_and_the_code_of_a_wrong_command_line(
+    cli, words, name, nearest
+):
+    said = cli.error(*words.split(), "-o", name, code=2)
+    assert f"Invalid optimizer: {name!r}, expected one of {', '.join(TRAINED)}" in said
+    assert nearest in said
+    assert ("did you mean" in said) == bool(nearest)
 
 
 def test_an_error_leaves_no_run_behind(cli):

@@ -7,6 +7,7 @@ from cli_helpers import process, same_numbers
 from rich.console import Console
 
 from critgrad.lab.cli import live, runs
+from critgrad.lab.optimizers import TRAINED
 
 TINY = ("train", "digits-mlp@tiny", "--epochs", "2")
 
@@ -22,6 +23,18 @@ def test_a_run_is_written_to_the_ledger(cli):
     assert row.roles[0].track == "train"
     assert row.curves["ages"].shape == (2, 3)
     assert list((cli.folder / "runs.checkpoints").iterdir()) == []
+
+
+@pytest.mark.parametrize("task", ["digits-mlp@tiny", "cifar10-convnet@tiny"])  # one with defaults, one without
+@pytest.mark.parametrize("inspect", [(), ("--inspect",)], ids=["plain", "inspect"])
+@pytest.mark.parametrize("name", TRAINED)
+def test_every_optimizer_trains_with_no_option_given(cli, name, inspect, task):
+    text = cli("train", task, "--epochs", "1", "--set", "batch_size=80", "-o", name, *inspect)
+    (row,) = cli.rows()
+    assert row.trial.optimizer == name
+    assert not row.summary["diverged"]
+    assert row.trial.hyper["lr"] > 0
+    assert ("slots, step" in text) == (TRAINED[name].has_memory and bool(inspect))
 
 
 def test_a_second_call_says_so_and_trains_nothing(cli):

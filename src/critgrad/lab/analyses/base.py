@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..ledger import Ledger, Planned, Role, Row
-from ..optimizers import OPTIMIZERS, recipe_of
+from ..optimizers import TRAINED, recipe_of
 from ..protocol import chosen_hyper
 from ..spec import ENGINES, Trial
 
@@ -98,7 +98,7 @@ def _of_run(hyper: Mapping[str, Any], seed: int) -> dict[str, Any]:
 def with_memory(analysis: str, optimizer: str, roles: tuple[str, ...] = ("C", "F")) -> str:
     """The optimizer, or an error where the analysis has nothing to look at in it."""
     if recipe_of(optimizer).role not in roles:
-        known = ", ".join(name for name, recipe in OPTIMIZERS.items() if recipe.role in roles)
+        known = ", ".join(name for name, recipe in TRAINED.items() if recipe.role in roles)
         raise ValueError(f"Invalid optimizer for {analysis}: {optimizer!r}, expected one of {known}")
     return optimizer
 

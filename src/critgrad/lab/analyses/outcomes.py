@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ..ledger import Planned, Row
-from ..optimizers import FAMILIES, OPTIMIZERS, PAPER, recipe_of
+from ..optimizers import FAMILIES, PAPER, REGISTRY, recipe_of
 from ..statistics import mean_interval
 from ..tasks import task_of
 from .base import Analysis, Options, by_arm, planned, tuned, with_memory
@@ -152,7 +152,7 @@ def _ablation(task: str, rows: Sequence[Row]) -> dict[str, Any]:
 
 def _place(optimizer: str) -> int:
     """The paper's eight in the order of its tables, then the others."""
-    return PAPER.index(optimizer) if optimizer in PAPER else len(PAPER) + list(OPTIMIZERS).index(optimizer)
+    return PAPER.index(optimizer) if optimizer in PAPER else len(PAPER) + list(REGISTRY).index(optimizer)
 
 
 def _noise_trials(task: str, options: Options) -> list[Planned]:

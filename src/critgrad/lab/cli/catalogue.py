@@ -74,7 +74,7 @@ def optimizers() -> None:
     from critgrad.options import AGGREGATIONS
     from critgrad.policies import POLICIES
 
-    from ..optimizers import OPTIMIZERS, PAPER
+    from ..optimizers import OPTIMIZERS, PAPER, TRAINED
 
     made = table(None, "optimizer", "family", "role", "arguments", "what it is")
     for recipe in OPTIMIZERS.values():
@@ -82,6 +82,8 @@ def optimizers() -> None:
         made.add_row(recipe.name + star, recipe.family, recipe.role, _pairs(recipe.defaults), recipe.summary)
     console.print(made)
     console.print("\n* one of the paper's eight. Every argument is an option: --opt NAME=VALUE.", highlight=False)
+    tried = [name for name in TRAINED if name not in OPTIMIZERS]
+    console.print("Being tried, and taken by critgrad train, too: " + ", ".join(tried), highlight=False)
     console.print("policy: " + ", ".join(POLICIES), highlight=False)
     console.print("aggr: " + ", ".join(AGGREGATIONS), highlight=False)
 

@@ -40,18 +40,18 @@ def say(text: str) -> None:
 
 
 def friendly(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Turn errors that a user can put right into one line and exit code 1."""
+    """Turn errors that a user can put right into one line and their exit code."""
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        from ..commands import EXPECTED
+        from ..commands import EXPECTED, exit_code
 
         try:
             return function(*args, **kwargs)
         except EXPECTED as error:
             text = " ".join(str(error).split()) or type(error).__name__
             errors.print(f"[bold red]Error:[/] {escape(text)}", highlight=False, soft_wrap=True)
-            raise typer.Exit(1) from error
+            raise typer.Exit(exit_code(error)) from error
         except KeyboardInterrupt:
             errors.print("Stopped. The same command goes on from here.")
             raise typer.Exit(130) from None

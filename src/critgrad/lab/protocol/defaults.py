@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..optimizers import recipe_of
+from ..optimizers import STARTING_LR, recipe_of
 from . import paper_values
 from .arms import ARMS
 from .records import Outcome
@@ -126,10 +126,6 @@ def load_defaults(task: str, path: Path | None = None) -> Defaults:
     )
 
 
-# Where nobody has tuned: a start for a first run, not advice.
-_STARTING_LR = {"SGD": 0.1, "SGDM": 0.01, "RMSprop": 0.001, "Adam": 0.001, "AdamW": 0.001}
-
-
 def chosen_hyper(task: str, optimizer: str) -> dict[str, Any]:
     """Hyper-parameters to start from: the fair sweep's, else the paper's, else a learning rate for the family.
 
@@ -148,7 +144,7 @@ def chosen_hyper(task: str, optimizer: str) -> dict[str, Any]:
     for best in paper_values.BEST:
         if (best.task, best.optimizer) == (name, optimizer):
             return dict(best.hyper)
-    return {"lr": _STARTING_LR[family]}
+    return {"lr": STARTING_LR[family]}
 
 
 # The arms in which an optimizer stands for itself; in the others it is a control with options to match.

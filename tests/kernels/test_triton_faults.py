@@ -1,0 +1,129 @@
+"""What must not happen in silence in Triton's kernels: stale graphs, unknown names, numbers read as others."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers import GradientStream, parameters
+
+import critgrad
+from critgrad import aggregate, options, policies
+from critgrad.kernels import launch
+from critgrad.policies import Policy, always, lowest_priority
+
+device = "cpu" if launch.INTERPRETED else "cuda"
+
+
+def make(name="Adam_C", **options):
+    params = parameters(((40,), (3, 2)), torch.float32, device=device)
+    return params, getattr(critgrad, name)(params, lr=0.01, topC=3, **options)
+
+
+def steps(params, optimizer, count=8):
+    stream = GradientStream(params)
+    for t in range(count):
+        stream.set(params, t)
+        optimizer.step()
+    return critgrad.inspect(optimizer)
+
+
+@pytest.mark.parametrize("name", ["Adam_C", "SGD_F"])
+def test_a_backward_through_parameters_that_were_stepped_raises_as_in_torch(name):
+    params, optimizer = make(name)
+    assert steps(params, optimizer).engine == "triton"
+    before = [p._version for p in params]
+    loss = (params[0] ** 3).sum()
+    params[1].grad = None
+    optimizer.step()
+    assert [p._version > was for p, was in zip(params, before)] == [True, False]
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_a_policy_added_by_contributings_recipe_is_declined_and_right(monkeypatch):
+    def never_when_full(tables):
+        return torch.zeros_like(tables.g_norm, dtype=torch.bool)
+
+    monkeypatch.setitem(policies.POLICIES, "first", Policy("first", never_when_full, lowest_priority))
+    params, optimizer = make(policy="first")
+    report = steps(params, optimizer)
+    assert report.memories[0].ages == [8, 7, 6]
+    assert report.engine == "native" if device == "cpu" else "torch"
+
+
+def test_an_aggregation_that_the_kernels_do_not_know_is_declined(monkeypatch):
+    monkeypatch.setattr(options, "AGGREGATIONS", (*options.AGGREGATIONS, "halved"))
+    known = aggregate.adding_weights
+    with pytest.raises(ValueError, match="Invalid aggr: 'halved'"):
+        known("halved", 1.0, torch.tensor([1]), torch.tensor([True]))
+    _, optimizer = make()
+    for memory in optimizer._critical_memories():
+        memory.parts[0].options["aggr"] = "halved"
+    from critgrad.kernels import engine_of
+
+    engine, reason = engine_of(optimizer, optimizer._critical_memories())
+    assert (engine, "'halved'" in reason) == ("torch", True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_learning_rate_tensor_of_any_dtype_is_read_as_the_number_it_is(dtype):
+    results = []
+    for as_tensor in (True, False):
+        params, optimizer = make("SGD_C")
+        steps(params, optimizer)
+        stream = GradientStream(params)
+        for first in (torch.float32, dtype):  # the kernel is compiled for the first one
+            optimizer.param_groups[0]["lr"] = torch.tensor(0.25, dtype=first, device=device) if as_tensor else 0.25
+            stream.set(params, 9)
+            optimizer.step()
+        assert critgrad.inspect(optimizer).engine == "triton"
+        results.append([p.detach() for p in params])
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("rho", [1e-9, 1e-30, 5e-324])
+def test_tiny_rho_with_nearly_parallel_gradients_stays_finite(rho):
+    generator = torch.Generator().manual_seed(0)
+    line = torch.randn(3000, generator=generator)
+    weight = torch.nn.Parameter(torch.zeros(3000, device=device))
+    optimizer = critgrad.SGD_F([weight], lr=1.0, rho=rho, topC=4)
+    for step in range(10):
+        g = line * (1 + 0.01 * step) + 1e-6 * torch.randn(3000, generator=generator)
+        weight.grad = g.to(device)
+        before = weight.detach().clone()
+        optimizer.step()
+        assert float((weight.detach() - before).norm() / weight.grad.norm()) < (1.01 if step == 0 else 1e-3)
+    assert critgrad.inspect(optimizer).engine == "triton"
+
+
+@pytest.mark.parametrize("name", ["SGD_C", "SGD_F"])
+def test_a_default_device_that_is_not_the_parameters_changes_nothing(name):
+    results = []
+    for default in (None, "meta"):
+        params, optimizer = make(name)
+        stream = GradientStream(params)
+        for t in range(5):
+            stream.set(params, t)
+            torch.set_default_device(default)
+            try:
+                optimizer.step()
+            finally:
+                torch.set_default_device(None)
+        results.append([p.detach() for p in params])
+    torch.testing.assert_close(*results, rtol=0, atol=0)
+
+
+def test_a_policys_slot_is_clamped_into_the_table_where_it_cannot_be_looked_at():
+    if device == "cpu":
+        tables = policies.Tables(
+            **{key: torch.ones(1, 2, device="meta") for key in ("priority", "norm")},
+            born=torch.ones(1, 2, dtype=torch.int64, device="meta"),
+            t=torch.ones(1, dtype=torch.int64, device="meta"),
+            g_norm=torch.ones(1, device="meta"),
+            stream=torch.ones(1, dtype=torch.int64, device="meta"),
+        )
+        decision = policies.decide(Policy("wrong", always, lambda t: t.t * 99), tables, None)
+        assert decision.slot.shape == (1,)  # and nothing was waited for
+        return
+    params, optimizer = make(policy=Policy("wrong", always, lambda t: t.t * 0 + 99))
+    assert steps(params, optimizer).memories[0].last_slot == 2
