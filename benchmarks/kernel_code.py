@@ -25,9 +25,9 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from critgrad.kernels.launch import Dots, Tuning
-from critgrad.kernels.measure_kernels import dots_kernel
-from critgrad.kernels.update_kernels import update_kernel
+from critgrad.engines.triton.launch import Dots, Tuning
+from critgrad.engines.triton.measure_kernels import dots_kernel
+from critgrad.engines.triton.update_kernels import update_kernel
 
 TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
 MEMORIES = {  # bytes, type of a code, largest code
@@ -47,7 +47,8 @@ FAMILIES = {
 TYPES = {
     "chunk_tensor": "*i32", "chunk_start": "*i64", "lengths": "*i64", "rows": "*i64", "aligned": "*i32",
     "counted": "*i32", "static": "*i64", "grads": "*i64", "decisions": "*i64", "corrections": "*fp32",
-    "weights": "*fp32", "lr_tensor": "*fp32", "grams": "*fp64", "partials": "*fp64",
+    "weights": "*fp32", "lr_tensor": "*fp32", "adding": "*fp32", "out": "*fp32", "starts": "*i64",
+    "grams": "*fp64", "partials": "*fp64",
     "tensors": "i32", "topC": "i32", "chunks": "i32",
 }  # fmt: skip  # the rest are fp32
 KINDS = {
@@ -133,7 +134,7 @@ def update(memory: str, base: str, cut: tuple[int, int], topC: int, by_tensor: b
     _, code, largest = MEMORIES[memory]
     family, buffers = FAMILIES[base]
     constants = {
-        "LR_TENSOR": False, "AGGR": "fisher", "FAMILY": family, "BUFFERS": buffers, "DECOUPLED": False,
+        "LR_TENSOR": False, "PICK": -1, "FAMILY": family, "BUFFERS": buffers, "DECOUPLED": False,
         "MOMENTUM": base == "sgdm", "NESTEROV": False, "MAXIMIZE": False, "DAMPING": topC, "BY_TENSOR": by_tensor,
         "DTYPE": tl.float32, "CODE": code, "LARGEST": largest, "BLOCK": cut[0],
     }  # fmt: skip
@@ -146,7 +147,8 @@ def dots(memory: str, base: str, cut: Dots, topC: int, by_tensor: bool) -> str:
     high = max(1 << (topC.bit_length() - 1), 2)
     constants = {
         "DTYPE": tl.float32, "CODE": code, "LARGEST": largest, "ROUNDED": memory != "float32",
-        "FAMILY": FAMILIES[base][0], "BY_TENSOR": by_tensor, "WIDTH": triton.next_power_of_2(max(topC, 2)), "HIGH": high,
+        "FAMILY": FAMILIES[base][0], "COUNTS": base[:3] != "sgd", "BY_TENSOR": by_tensor,
+        "WIDTH": triton.next_power_of_2(max(topC, 2)), "HIGH": high,
         "LOW": triton.next_power_of_2(max(topC - high, 2)), "SPLIT": topC > high,
         "SPAN": Tuning().own_span if by_tensor else cut.span, "BLOCK": cut.block, "STAGES": cut.stages, "EACH": cut.each,
     }  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from critgrad.slots import FORMATS, SCALE_BLOCK
+from critgrad.memory.formats import FORMATS, SCALE_BLOCK
 
 PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
 MODELS = {"125 M": 125e6, "1.3 B": 1.3e9, "7 B": 7e9, "70 B": 70e9}

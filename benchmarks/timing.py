@@ -51,6 +51,16 @@ class Spread:
         low, median, high = statistics.quantiles(values, n=4, method="inclusive")
         return cls(low, median, high)
 
+    @property
+    def ms(self) -> str:
+        """Seconds as milliseconds, the quartiles in parentheses."""
+        return f"{1000 * self.median:.3f} ({1000 * self.low:.3f}-{1000 * self.high:.3f})"
+
+    @property
+    def times(self) -> str:
+        """A ratio, in the same way."""
+        return f"{self.median:.2f} ({self.low:.2f}-{self.high:.2f})"
+
 
 def synchronize(device: torch.device) -> None:
     if device.type == "cuda":

@@ -25,10 +25,10 @@ from step_time import Row
 from timing import batch_seconds, copy_bandwidth, synchronize
 
 import critgrad
-from critgrad.kernels import triton_path
-from critgrad.kernels.device_functions import SLOT
-from critgrad.kernels.families import FAMILIES
-from critgrad.kernels.launch import TUNING, Dots, Tuning
+from critgrad.bases.families import FAMILIES
+from critgrad.engines import triton as engine
+from critgrad.engines.triton.device_functions import SLOT
+from critgrad.engines.triton.launch import TUNING, Dots, Tuning
 
 BASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "adam": (critgrad.Adam_F, {}),
@@ -82,14 +82,14 @@ class Contest:
             p.grad = torch.randn(p.shape, generator=generator, device=device)
         for _ in range(topC + 1):
             self.optimizer.step()
-        self.memories, self.grads = self.optimizer._critical_look()
-        self.groups = {p: group for group in self.optimizer.param_groups for p in group["params"]}
+        self.store = self.optimizer._critical_memory().ready_stores[0]
+        self.grads = [p.grad for p in params]
         self.buffers = len(self.family.buffers(self.optimizer.param_groups[0]))
 
     def fused(self, tuning: Tuning) -> Any:
-        triton_path.TUNING = tuning
-        fused = triton_path.FusedMemory(self.optimizer, self.memories[0], self.groups, self.family)
-        fused._write_addresses(self.grads[0])
+        engine.TUNING = tuning
+        fused = engine.Engine(self.store, self.store.engine.epilogue)
+        fused.measure(self.grads)
         return fused
 
     def seconds(self, run: Callable[[], object], runs: int, batches: int = 5) -> float:
@@ -100,17 +100,21 @@ class Contest:
 
     def step(self, tuning: Tuning) -> float:
         fused = self.fused(tuning)
-        return self.seconds(lambda: fused.step(self.grads[0]), self.topC)
+
+        def run() -> None:
+            fused.decide(fused.measure(self.grads), None)
+            fused.apply(fresh=False)
+
+        return self.seconds(run, self.topC)
 
     def by_slot(self, tuning: Tuning) -> list[float]:
         """The update alone, for each slot that it may write."""
         fused = self.fused(tuning)
-        fused._measure()
-        fused._decide()
+        fused.decide(fused.measure(self.grads), None)
 
         def run() -> None:
             for launch in fused.launches:
-                fused._update(launch)
+                fused._update(launch, fused.weights)
 
         times = []
         for slot in range(self.topC):

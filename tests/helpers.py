@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import critgrad
+from critgrad.reference import ReferenceMemory
 
 SHAPES = ((3, 4), (5,), (), (2, 1, 3))
 
@@ -119,3 +120,32 @@ BASES: dict[str, tuple[type, dict]] = {
     "ASGD": (torch.optim.ASGD, {"lr": 0.05}),
     "Rprop": (torch.optim.Rprop, {"lr": 0.01}),
 }
+
+
+class ReferenceOptimizer:
+    """A base optimizer with a reference memory in front, for parameters that are plain float64 tensors.
+
+    ``base`` is a function ``params -> optimizer``. A parameter without a gradient counts as zero and is not updated.
+    """
+
+    def __init__(self, params: list[Tensor], base, scope="global", **options):
+        self.params = params
+        self.optimizer = base(params)
+        self.by_tensor = scope == "tensor"
+        if self.by_tensor:
+            self.memories = [ReferenceMemory(**options, stream=(1 << 20) + i) for i in range(len(params))]
+        else:
+            self.memories = [ReferenceMemory(**options, stream=1 if scope == "group" else 0)]
+
+    def step(self) -> list[int | None]:
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self.params]
+        vectors = [g.reshape(-1) for g in grads] if self.by_tensor else [torch.cat([g.reshape(-1) for g in grads])]
+        directions = [memory.direction(g) for memory, g in zip(self.memories, vectors)]
+        flat = torch.cat(directions)
+        at = 0
+        for p in self.params:
+            if p.grad is not None:
+                p.grad = flat[at : at + p.numel()].reshape(p.shape).clone()
+            at += p.numel()
+        self.optimizer.step()
+        return [memory.insert(g) for memory, g in zip(self.memories, vectors)]

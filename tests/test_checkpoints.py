@@ -125,9 +125,9 @@ def test_another_topC_keeps_the_strongest(topC, policy, scope, memory_dtype, agg
                 assert torch.equal(g, old[b])
         assert now[m.CLOCK] == was[m.CLOCK]
         if aggr == "mean":
-            memory = fresh._critical_memories()[0]
+            memory = fresh._critical_memory().ready_stores[0]
             part = next(part for part in memory.parts if part.param is p)
-            rows = torch.stack([part.slots.row(k) for k in range(topC)])
+            rows = torch.stack([part.block.slots.row(k) for k in range(topC)])
             torch.testing.assert_close(part.sum, rows.sum(0))
     run(fresh, ours, stream, 12, start=8)
     assert all(p.isfinite().all() for p in ours)
@@ -174,19 +174,19 @@ def test_another_memory_dtype_takes_the_entries_along(before, after, aggr):
     params, optimizer, stream = trained({"memory_dtype": before, "aggr": aggr}, dtype=torch.float32)
     fresh = critgrad.Adam_C(ours := copies(params), lr=0.05, topC=4, decay=0.9, memory_dtype=after, aggr=aggr)
     fresh.load_state_dict(through_a_file(optimizer.state_dict()))
-    old, new = optimizer._critical_memories()[0], fresh._critical_memories()[0]
+    old, new = optimizer._critical_memory().ready_stores[0], fresh._critical_memory().ready_stores[0]
     assert torch.equal(old.born, new.born)
     assert torch.equal(old.priority, new.priority)
     tolerance = {"int8": 1 / 127, "float8": 1 / 8, "bfloat16": 1 / 128, "float16": 1 / 1024, None: 0}[after]
     for part, was in zip(new.parts, old.parts):
         for k in range(4):
-            x, y = part.slots.row(k), was.slots.row(k)
+            x, y = part.block.slots.row(k), was.block.slots.row(k)
             assert (x - y).abs().max() <= tolerance * y.abs().max()
         if part.sum is not None:
-            rows = torch.stack([part.slots.row(k) for k in range(4)])
+            rows = torch.stack([part.block.slots.row(k) for k in range(4)])
             torch.testing.assert_close(part.sum, rows.sum(0))
     if new.gram is not None:
-        flat = torch.cat([torch.stack([part.slots.row(k) for k in range(4)]) for part in new.parts], 1).double()
+        flat = torch.cat([torch.stack([part.block.slots.row(k) for k in range(4)]) for part in new.parts], 1).double()
         torch.testing.assert_close(new.gram[0], flat @ flat.T, rtol=1e-5, atol=1e-6)
     run(fresh, ours, stream, 5, start=8)
 
@@ -308,7 +308,7 @@ def test_loading_does_not_alias_the_callers_tensors(cls):
 
 def test_integer_tables_survive_bfloat16_parameters_exactly():
     params, optimizer, _ = trained(dtype=torch.bfloat16, cls=critgrad.SGD_C)
-    for memory in optimizer._critical_memories():
+    for memory in optimizer._critical_memory().ready_stores:
         memory.clock.add_(300)  # 301 is no bfloat16
         memory.born.add_(293)
     fresh = critgrad.SGD_C(ours := copies(params), lr=0.05, topC=4)

@@ -14,7 +14,7 @@ import torch
 from helpers import GradientStream, parameters, run
 
 import critgrad
-from critgrad.kernels import compiled
+from critgrad.engines.native import build as compiled
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="shell scripts stand for compilers")
 has_compiler = pytest.mark.skipif(compiled.compiled_core() is None, reason="no C compiler")
@@ -32,7 +32,7 @@ for _ in range(3):
 print(compiled.why_no_core())
 """
 
-FUNCTIONS = "".join(f"void {name}(void *w) {{}}\n" for name in ("step", "measure", "decide", "damp", "update"))
+FUNCTIONS = "".join(f"void {name}(void *w) {{}}\n" for name in ("measure", "decide", "damp", "apply"))
 
 
 def a_process(longest=30.0) -> tuple[str, list[str]]:
@@ -87,7 +87,7 @@ def step_with_adam() -> None:
     before = [p.detach().clone() for p in params]
     opt = critgrad.Adam_C(params)
     run(opt, params, GradientStream(params), 3)
-    assert opt._critical_kernel[2] is None
+    assert critgrad.inspect(opt).engine == "torch"
     assert all(torch.isfinite(p).all() and not torch.equal(p, was) for p, was in zip(params, before, strict=True))
 
 

@@ -9,7 +9,7 @@ import torch
 from helpers import GradientStream, parameters
 
 import critgrad
-from critgrad.policies import Policy, always, oldest
+from critgrad.memory.policies import Policy, always, oldest
 
 
 def stepped(optimizer, params, steps=6):
@@ -26,12 +26,16 @@ def stepped(optimizer, params, steps=6):
         (lambda p: critgrad.Adam_C(p), "native", "nothing is faster on a CPU"),
         (lambda p: critgrad.AdamW_F(p), "native", "nothing is faster on a CPU"),
         (lambda p: critgrad.Adam_C(p, policy=Policy("mine", always, oldest)), "native", "nothing is faster"),
-        (lambda p: critgrad.Adam_C(p, fused=False), "torch", "some option of the base (fused=False"),
+        (lambda p: critgrad.Adam_C(p, fused=False), "torch", "kernels are turned off (fused=False)"),
         (lambda p: critgrad.Adam_C(p, policy="CDS"), "torch", "does not take policy 'CDS'"),
         (lambda p: critgrad.Adam_C(p, aggr="median"), "torch", "does not take aggr='median'"),
         (lambda p: critgrad.Adam_C(p, memory_dtype="int8"), "torch", "does not take slots in int8"),
-        (lambda p: critgrad.critical(torch.optim.RAdam)(p), "torch", "RAdam has no kernels of its own"),
-        (lambda p: critgrad.CriticalGradients(torch.optim.Adam(p)), "torch", "an optimizer that is wrapped has no"),
+        (lambda p: critgrad.critical(torch.optim.RAdam)(p), "native", "RAdam makes its own update"),
+        (
+            lambda p: critgrad.CriticalGradients(torch.optim.Adam(p)),
+            "native",
+            "an optimizer that is wrapped makes its own update",
+        ),
         (lambda p: critgrad.Adam_C(p, topC=0), "torch", "there is no memory (topC=0)"),
     ],
 )

@@ -7,11 +7,11 @@ import math
 import pytest
 import torch
 from helpers import ALL_AGGREGATIONS, GradientStream, parameters, run
-from reference import ReferenceMemory
 from torch import nn
 
 import critgrad
-from critgrad.inspect import human_bytes
+from critgrad.inspection import human_bytes
+from critgrad.reference import ReferenceMemory
 
 
 def stepped(optimizer, weight, *grads):

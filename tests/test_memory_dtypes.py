@@ -8,7 +8,7 @@ from helpers import GradientStream, parameters, run
 
 import critgrad
 from critgrad.memory import SLOTS
-from critgrad.slots import FORMATS, SCALE_BLOCK, Slots
+from critgrad.memory.formats import FORMATS, SCALE_BLOCK, Slots
 
 # Half a unit in the last place, relative to the value (half types) or to the largest value of its block (8 bits).
 ERRORS = {"bfloat16": 2**-9, "float16": 2**-12, "int8": 0.5 / 127, "float8": 2**-4 / 2 + 2**-9}

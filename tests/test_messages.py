@@ -195,7 +195,7 @@ def test_an_option_that_is_used_or_not_given_does_not_warn(make):
 
 
 def own_policy():
-    from critgrad.policies import always, oldest
+    from critgrad.memory.policies import always, oldest
 
     return critgrad.Policy("own", always, oldest)
 

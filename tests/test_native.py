@@ -9,8 +9,7 @@ import torch
 from helpers import GradientStream, assert_close, assert_same_bits, memory_state, parameters, run
 
 import critgrad
-from critgrad import kernels
-from critgrad.kernels import compiled, native
+from critgrad.engines.native import build as compiled
 from critgrad.memory import GRAM
 
 pytestmark = pytest.mark.skipif(compiled.compiled_core() is None, reason="no C compiler")
@@ -40,7 +39,7 @@ MEMORIES = [
 @pytest.fixture(autouse=True)
 def _only_native(monkeypatch):
     """No other fused path, so that what is not native is plain."""
-    monkeypatch.setattr(kernels, "choose", native.choose)
+    monkeypatch.setenv("CRITGRAD_ENGINE", "native")
     monkeypatch.delenv("CRITGRAD_NATIVE", raising=False)
 
 
@@ -49,7 +48,7 @@ def optimizer(name, params, fused, **options):
 
 
 def is_native(opt) -> bool:
-    return opt._critical_kernel[2] is not None
+    return critgrad.inspect(opt).engine == "native"
 
 
 @pytest.mark.parametrize("memory", MEMORIES, ids=["global", "tensor", "random", "damping", "damping by tensor"])
@@ -250,21 +249,36 @@ def test_other_storage_orders(order):
     "options",
     [
         {"fused": False},
-        {"foreach": True, "fused": None},
         {"aggr": "median"},
         {"memory_dtype": "bfloat16"},
         {"policy": "CDS"},
-        {"amsgrad": True},
-        {"momentum_decay": torch.tensor(4e-3)},
     ],
     ids=str,
 )
-def test_what_it_does_not_know_is_left_to_the_plain_path(options):
+def test_what_it_does_not_know_is_left_to_torchs_operations(options):
     params = parameters(SHAPES, torch.float32)
-    cls = critgrad.NAdam_C if "momentum_decay" in options else critgrad.Adam_C
-    opt = cls(params, **{"fused": True, **options})
+    opt = critgrad.Adam_C(params, **{"fused": True, **options})
     run(opt, params, GradientStream(params), 2)
     assert not is_native(opt)
+
+
+@pytest.mark.parametrize(
+    "options", [{"foreach": True}, {"amsgrad": True}, {"momentum_decay": torch.tensor(4e-3)}], ids=str
+)
+def test_a_base_with_an_option_that_no_kernel_knows_steps_by_itself_on_the_cores_directions(options):
+    cls = critgrad.NAdam_C if "momentum_decay" in options else critgrad.Adam_C
+    results = []
+    for environment in ("native", "torch"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("CRITGRAD_ENGINE", environment)
+            params = parameters(SHAPES, torch.float32)
+            opt = cls(params, lr=0.01, topC=3, **options)
+            run(opt, params, GradientStream(params, missing=0.2), 10)
+            report = critgrad.inspect(opt)
+        assert report.engine == environment
+        assert ("makes its own update" in report.engine_reason) == (environment == "native")
+        results.append(params)
+    assert_close(*results, rtol=1e-5, atol=2e-5)
 
 
 def test_it_can_be_turned_off(monkeypatch):

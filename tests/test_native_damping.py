@@ -6,12 +6,19 @@ import copy
 
 import pytest
 import torch
-from helpers import BASES, GradientStream, assert_close, assert_same_bits, memory_state, parameters, run
-from reference import ReferenceOptimizer
+from helpers import (
+    BASES,
+    GradientStream,
+    ReferenceOptimizer,
+    assert_close,
+    assert_same_bits,
+    memory_state,
+    parameters,
+    run,
+)
 
 import critgrad
-from critgrad import kernels
-from critgrad.kernels import compiled, native
+from critgrad.engines.native import build as compiled
 
 pytestmark = pytest.mark.skipif(compiled.compiled_core() is None, reason="no C compiler")
 
@@ -20,12 +27,12 @@ SHAPES = ((70, 600), (5,), (), (2, 1, 3), (0, 4))
 
 @pytest.fixture(autouse=True)
 def _only_native(monkeypatch):
-    monkeypatch.setattr(kernels, "choose", native.choose)
+    monkeypatch.setenv("CRITGRAD_ENGINE", "native")
     monkeypatch.delenv("CRITGRAD_NATIVE", raising=False)
 
 
 def is_native(opt) -> bool:
-    return opt._critical_kernel[2] is not None
+    return critgrad.inspect(opt).engine == "native"
 
 
 def adam(params, **options):

@@ -7,7 +7,7 @@ import torch
 from helpers import GradientStream, parameters, run
 
 import critgrad
-from critgrad.options import DEFAULTS
+from critgrad.memory.options import DEFAULTS
 
 LATER = ("rho", "every", "max_age", "kappa", "seed", "memory_dtype", "memory_device")
 BASES = [torch.optim.SGD, torch.optim.Adam, torch.optim.Adadelta]

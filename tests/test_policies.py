@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 
 import pytest
-import reference
 import torch
 from helpers import ALL_POLICIES, GradientStream, assert_close, parameters, run
 from hypothesis import given, settings
@@ -13,7 +12,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import critgrad
-from critgrad.policies import ADMISSION, EVICTION, POLICIES, Policy, Tables, decide, uniform
+from critgrad import reference
+from critgrad.memory.policies import ADMISSION, EVICTION, POLICIES, Policy, Tables, decide, uniform
 
 # -- draws -------------------------------------------------------------------------------------------------------------
 

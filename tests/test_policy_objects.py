@@ -9,8 +9,8 @@ import torch
 from helpers import GradientStream, parameters
 
 import critgrad
-from critgrad import policies
-from critgrad.policies import Policy, always, lowest_priority, oldest
+from critgrad.memory import policies
+from critgrad.memory.policies import Policy, always, lowest_priority, oldest
 
 ENGINES = {"torch": False, "native": None}  # by the option fused
 

@@ -184,7 +184,7 @@ def test_damping_is_invariant_to_the_scale_of_the_memory_and_linear_in_the_gradi
 )
 def test_lemma_P_bounds_the_eigenvalues_of_the_damping(n, dim, rho, kappa, spread, seed):
     """``(1 - kappa / (1 + rho)) I <= P <= I``, attained by parallel slots."""
-    from critgrad.aggregate import damping_weights
+    from critgrad.memory.aggregations import damping_weights
 
     generator = torch.Generator().manual_seed(seed)
     G = torch.randn(n, dim, generator=generator, dtype=torch.float64)

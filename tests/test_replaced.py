@@ -11,7 +11,7 @@ from torch import nn
 
 import critgrad
 from critgrad import memory as m
-from critgrad.measure import gram_from_slots
+from critgrad.memory.gram import gram_from_slots
 
 PATHS = pytest.mark.parametrize("fused", [None, False], ids=["fastest", "plain"])
 BASES = {
@@ -241,10 +241,10 @@ def test_a_gram_matrix_of_other_parts_is_made_anew(how, fused):
         opt.param_groups[1]["topC"] = 0
     else:
         opt.param_groups[1]["scope"] = "group"
-    for memory in opt._critical_memories():
+    for memory in opt._critical_memory().ready_stores:
         torch.testing.assert_close(memory.gram, gram_from_slots(memory), rtol=1e-5, atol=1e-4)
     steps(opt, 3)
-    for memory in opt._critical_memories():
+    for memory in opt._critical_memory().ready_stores:
         torch.testing.assert_close(memory.gram, gram_from_slots(memory), rtol=1e-4, atol=1e-3)
 
 

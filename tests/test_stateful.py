@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from stateful import Machine
 
@@ -39,6 +39,8 @@ def hold(machine, examples: int, steps: int) -> None:
             derandomize=True,
             database=None,
             suppress_health_check=list(HealthCheck),
+            # Making a failure smaller takes minutes: that is for the long runs.
+            phases=[Phase.generate, Phase.shrink] if examples > 100 else [Phase.generate],
         ),
     )
 
@@ -50,7 +52,7 @@ def _no_native_core(monkeypatch):
 
 @pytest.fixture
 def _native_core(monkeypatch):
-    compiled = pytest.importorskip("critgrad.kernels.compiled")
+    compiled = pytest.importorskip("critgrad.engines.native.build")
     if compiled.compiled_core() is None:
         pytest.skip("no C compiler")
     monkeypatch.delenv("CRITGRAD_NATIVE", raising=False)

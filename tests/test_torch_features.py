@@ -17,11 +17,11 @@ from helpers import (
     parameters,
     run,
 )
-from reference import ReferenceMemory
 from torch import nn
 from torch.optim import lr_scheduler
 
 import critgrad
+from critgrad.reference import ReferenceMemory
 
 # -- AMP ---------------------------------------------------------------------------------------------------------------
 

@@ -5,13 +5,38 @@
 >>> opt = critgrad.Adam_C(model.parameters(), lr=1e-3, topC=5, decay=0.7)
 """
 
+import sys as _sys
+
+from . import inspection as _inspection
 from ._version import __version__
+from .adam_cm import Adam_CM
 from .aggmo import AggMo
-from .classes import critical
-from .inspect import inspect
+from .bases import factory as _factory
+from .bases import mixin as _mixin
+from .bases import wrapper as _wrapper
+from .bases.factory import critical
+from .bases.wrapper import CriticalGradients
+from .inspection import inspect
+from .memory import Memory
+from .memory import policies as _policies
+from .memory.aggregations import Aggregation
+from .memory.policies import Policy, Replay
 from .optimizers import SGD_C, SGD_F, Adam_C, Adam_F, AdamW_C, AdamW_F, AggMo_C, NAdam_C, NAdam_F, RMSprop_C, RMSprop_F
-from .policies import Policy, Replay
-from .wrapper import CriticalGradients
+
+# Where these stood in earlier releases: pickles name them, and scripts may import them.
+_sys.modules.update(
+    {
+        f"{__name__}.{name}": module
+        for name, module in {
+            "classes": _factory,
+            "critical": _mixin,
+            "inspect": _inspection,
+            "policies": _policies,
+            "wrapper": _wrapper,
+        }.items()
+    }
+)
+policies = _policies
 
 __all__ = [
     "SGD_C",
@@ -19,10 +44,13 @@ __all__ = [
     "AdamW_C",
     "AdamW_F",
     "Adam_C",
+    "Adam_CM",
     "Adam_F",
     "AggMo",
     "AggMo_C",
+    "Aggregation",
     "CriticalGradients",
+    "Memory",
     "NAdam_C",
     "NAdam_F",
     "Policy",

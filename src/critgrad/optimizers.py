@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import torch
 
 from .aggmo import AggMo
-from .classes import declare
-from .critical import Critical
+from .bases.factory import declare
+from .bases.mixin import Critical
 
 MEMORY_OPTIONS = """
 
@@ -25,7 +25,7 @@ MEMORY_OPTIONS = """
         aggr: how gradient ``g`` and memory ``M`` (of ``n`` entries) become the direction. ``"mean"``:
             ``(g + sum of M) / (n + 1)``; ``"sum"``: ``g + mean of M``, which doubles the effective step; ``"mid"``:
             ``(g + mean of M) / 2``; ``"min"``, ``"median"``, ``"max"``: ``g`` + the stored gradient of that norm;
-            ``"fisher"``: damp the directions in the memory (experimental).
+            ``"fisher"``: damp the directions in the memory (experimental); or a ``critgrad.Aggregation``.
         kappa: the memory's share; 1 is the paper, 0 the base.
         rho: damping of ``"fisher"``, > 0; 1e-5 (nearly a projection) to 1; the larger, the nearer to the base.
         policy: which gradients are kept: ``"KotH"`` (the largest norms), ``"bottomC"``, ``"FIFO"``, ``"random"``,

@@ -161,7 +161,7 @@ def a_mesh_of_some_ranks_has_a_memory_of_its_own(folder):
     for _ in range(2 + stage):  # not the same number of steps
         p.grad, plain.grad = p.detach().clone(), torch.ones_like(plain)
         opt.step()
-    assert opt._critical_memories()[0].process_group.size() == 2
+    assert opt._critical_memory().ready_stores[0].process_group.size() == 2
     norm = float(opt.state[p]["critical_norm"][0])
     assert abs(norm - (6 * (1 + stage) ** 2 + 2) ** 0.5) < 1e-12
 

@@ -381,4 +381,4 @@ def a_plain_model_on_every_rank_is_left_in_peace(folder):
     model = net()
     opt = critgrad.Adam_C(model.parameters())
     train(model, opt, data(2 + dist.get_rank()))
-    assert opt._critical_memories()[0].process_group is None
+    assert opt._critical_memory().ready_stores[0].process_group is None

@@ -21,9 +21,8 @@ import torch
 from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-import reference
-
 import critgrad
+from critgrad import reference
 
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 BEGIN, END = "<!-- optimizers:begin -->", "<!-- optimizers:end -->"

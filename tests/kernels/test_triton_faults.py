@@ -7,9 +7,9 @@ import torch
 from helpers import GradientStream, parameters
 
 import critgrad
-from critgrad import aggregate, options, policies
-from critgrad.kernels import launch
-from critgrad.policies import Policy, always, lowest_priority
+from critgrad.engines.triton import launch
+from critgrad.memory import aggregations, policies
+from critgrad.memory.policies import Policy, always, lowest_priority
 
 device = "cpu" if launch.INTERPRETED else "cuda"
 
@@ -52,17 +52,27 @@ def test_a_policy_added_by_contributings_recipe_is_declined_and_right(monkeypatc
 
 
 def test_an_aggregation_that_the_kernels_do_not_know_is_declined(monkeypatch):
-    monkeypatch.setattr(options, "AGGREGATIONS", (*options.AGGREGATIONS, "halved"))
-    known = aggregate.adding_weights
-    with pytest.raises(ValueError, match="Invalid aggr: 'halved'"):
-        known("halved", 1.0, torch.tensor([1]), torch.tensor([True]))
-    _, optimizer = make()
-    for memory in optimizer._critical_memories():
-        memory.parts[0].options["aggr"] = "halved"
-    from critgrad.kernels import engine_of
+    """A built-in pick that has no column in what the decision leaves, and an object of a user's."""
+    newest = aggregations.Pick("newest", lambda norm, born: born.argmax(-1))
+    monkeypatch.setitem(aggregations.AGGREGATIONS, "newest", newest)
+    mine = critgrad.Aggregation("mine", lambda tables: (tables.g_norm * 0 + 1, tables.norm * 0))
+    for aggr in ("newest", mine):
+        params, optimizer = make(aggr=aggr)
+        report = steps(params, optimizer)
+        name = aggr if isinstance(aggr, str) else aggr.name
+        assert report.engine == "torch"
+        assert f"do not take aggr={name!r}" in report.engine_reason
 
-    engine, reason = engine_of(optimizer, optimizer._critical_memories())
-    assert (engine, "'halved'" in reason) == ("torch", True)
+
+def test_a_linear_aggregation_added_by_contributings_recipe_is_known_to_every_engine(monkeypatch):
+    halved = aggregations.Linear("halved", lambda kappa, n: (n * 0 + 0.5, n * 0 + kappa))
+    monkeypatch.setitem(aggregations.AGGREGATIONS, "halved", halved)
+    results = []
+    for fused in (None, False):
+        params, optimizer = make("SGD_C", aggr="halved", fused=fused)
+        assert steps(params, optimizer).engine == ("torch" if fused is False else "triton")
+        results.append([p.detach() for p in params])
+    torch.testing.assert_close(*results)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])

@@ -21,7 +21,7 @@ CALL_IT = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).successor(int(sys.
 # A gradient whose storage is shorter than it says, in the core itself. Torch's own code is not watched.
 OVERFLOW = """
 import sys, torch, critgrad
-from critgrad.kernels import compiled
+from critgrad.engines.native import build as compiled
 assert compiled.compiled_core() is not None, compiled.why_no_core()
 p = torch.nn.Parameter(torch.ones(1000))
 opt = critgrad.Adam_C([p], fused=True)

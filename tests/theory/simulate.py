@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from reference import ReferenceMemory
 from torch import Tensor
 
 from critgrad import theory
+from critgrad.reference import ReferenceMemory
 
 
 @dataclass

@@ -4,11 +4,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import Entry, ReferenceMemory
 from simulate import one_sided, quadratic, run_reference, start
 from test_theory_noise import reference_gap
 
 from critgrad import theory
+from critgrad.reference import Entry, ReferenceMemory
 
 
 def memory_of(slots, rho, kappa=1.0):

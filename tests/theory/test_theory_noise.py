@@ -5,10 +5,10 @@ import math
 
 import pytest
 import torch
-from reference import ReferenceMemory
 from simulate import at_random, newest, quadratic, run
 
 from critgrad import theory
+from critgrad.reference import ReferenceMemory
 
 
 def outliers(generator, *shape):

@@ -6,8 +6,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import ReferenceMemory
 
+from critgrad.reference import ReferenceMemory
 from critgrad.theory import staleness_bound
 
 

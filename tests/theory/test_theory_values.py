@@ -29,7 +29,7 @@ def test_gains_are_those_of_the_aggregations():
 @pytest.mark.parametrize("aggr", ["sum", "mean", "mid"])
 @pytest.mark.parametrize("kappa", [1.0, 0.3])
 def test_window_weights_are_what_the_library_does_with_a_full_memory(aggr, kappa):
-    from critgrad.aggregate import adding_weights
+    from critgrad.memory.aggregations import adding_weights
 
     scale, share = adding_weights(aggr, kappa, torch.tensor([4]), torch.tensor([True]))
     weights = theory.window_weights(aggr, 4, kappa)

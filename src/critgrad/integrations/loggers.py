@@ -6,8 +6,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from ..critical import Critical
-from ..inspect import inspect
+from ..bases.mixin import Critical
+from ..inspection import inspect
 
 Write = Callable[[dict[str, float], int], None]
 

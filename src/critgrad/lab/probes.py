@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 import critgrad
-from critgrad.critical import Critical
-from critgrad.inspect import MemoryReport
+from critgrad.bases.mixin import Critical
+from critgrad.inspection import MemoryReport
 from critgrad.memory import BORN, CLOCK
 
 # The updates' size is measured in one step out of so many: it needs a copy of all parameters.

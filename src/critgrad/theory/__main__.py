@@ -6,7 +6,7 @@ import argparse
 import inspect
 from collections.abc import Sequence
 
-from ..options import AGGREGATIONS
+from ..memory.options import AGGREGATIONS
 from .report import summary
 
 

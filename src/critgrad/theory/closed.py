@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from ..options import check_option
+from ..memory.options import check_option
 from .certificate import Certificate, certify, none_because
 from .weights import Kernel
 

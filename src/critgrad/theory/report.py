@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from ..aggregate import LINEAR
-from ..options import check_option
+from ..memory.aggregations import LINEAR
+from ..memory.options import check_option
 from .closed import damping_bounds
 from .rates import max_stable_lr
 from .staleness import staleness_bound

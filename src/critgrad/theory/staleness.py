@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ..options import check_option
+from ..memory.options import check_option
 
 # Quotients of logarithms are rounded up by this much: at exact powers of the decay the larger bound is the right one.
 _SLACK = 1e-9

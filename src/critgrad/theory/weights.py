@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..aggregate import LINEAR, PICKS
-from ..options import check_option
+from ..memory.aggregations import LINEAR, PICKS
+from ..memory.options import check_option
 
 
 class Gains(NamedTuple):

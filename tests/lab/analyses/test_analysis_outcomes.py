@@ -12,7 +12,7 @@ from critgrad.lab.ledger import Role
 from critgrad.lab.optimizers import PAPER
 from critgrad.lab.report.analysis_figures import DRAW
 from critgrad.lab.tasks import task_of
-from critgrad.policies import POLICIES
+from critgrad.memory.policies import POLICIES
 
 # -- sensitivity -------------------------------------------------------------------------------------------------------
 

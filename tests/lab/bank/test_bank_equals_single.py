@@ -8,8 +8,8 @@ from bank_problem import assert_bank_equals_single, trial
 
 from critgrad.lab.optimizers import OPTIMIZERS
 from critgrad.lab.spec import Trial
-from critgrad.options import AGGREGATIONS
-from critgrad.policies import POLICIES
+from critgrad.memory.options import AGGREGATIONS
+from critgrad.memory.policies import POLICIES
 
 # 200 steps, alone and in a bank, of dozens of models: seconds.
 slow = pytest.mark.slow

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from critgrad.aggregate import PICKS
-from critgrad.options import DEFAULTS as MEMORY_DEFAULTS
-from critgrad.policies import POLICIES
+from critgrad.memory.aggregations import PICKS
+from critgrad.memory.options import DEFAULTS as MEMORY_DEFAULTS
+from critgrad.memory.policies import POLICIES
 
 from ..optimizers import recipe_of, settled
 from ..spec import Trial, content_hash

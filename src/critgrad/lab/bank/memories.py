@@ -1,7 +1,7 @@
 """The memories of a bank: one for each model, of one kind, worked on together.
 
-Which gradients are kept is ``selection.py``; the weights are the library's own (``critgrad.aggregate``). Here are only
-the slots, ``[n, C, P]`` with ``C`` the largest ``topC``, and what is derived from them: the running sums, or
+Which gradients are kept is ``selection.py``; the weights are the library's own (``critgrad.memory.aggregations``). Here are
+only the slots, ``[n, C, P]`` with ``C`` the largest ``topC``, and what is derived from them: the running sums, or
 the Gram matrices. Nothing looks at a value on the host, so a CUDA graph can hold a step.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from critgrad.aggregate import adding_weights, damping_weights, insert_in_gram, pick
+from critgrad.memory.aggregations import adding_weights, damping_weights, insert_in_gram, pick
 
 from .members import DAMPS, PICKED, SUMS
 from .rows import Rows

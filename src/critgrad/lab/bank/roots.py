@@ -31,7 +31,7 @@ def square_root(matrix: Tensor) -> Tensor:
 
 def root_weights(gram: Tensor, dots: Tensor, rho: Any, kappa: Any, usable: Tensor) -> Tensor:
     """The weights of ``d = g - sum_i w_i G_i = (I + G'G / lam)^-1/2 g``, ``lam = rho * trace(K)``; shapes as in
-    ``critgrad.aggregate.damping_weights``.
+    ``critgrad.memory.aggregations.damping_weights``.
 
     With ``A = I + K / lam`` they are ``w = (A + A^1/2)^-1 G g / lam``: no division by an eigenvalue of ``K``, which may
     be 0. Here everything is divided by the trace, ``M = K / trace + rho * I``, and ``w = (M + sqrt(rho) M^1/2)^-1 ...``.

@@ -1,6 +1,6 @@
 """Whose gradients are kept: the small tables of many memories, and the decisions that are taken on them at once.
 
-The rules are the library's own (``critgrad.policies``), which take a row for each memory. A row is a model's memory, or
+The rules are the library's own (``critgrad.memory.policies``), which take a row for each memory. A row is a model's memory, or
 the memory of one part of a model; the slots themselves belong to whoever owns the tables. Nothing looks at a value on
 the host, so a CUDA graph can hold a step.
 """
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from critgrad.policies import POLICIES, Decision, Policy, Tables, advance, decide
+from critgrad.memory.policies import POLICIES, Decision, Policy, Tables, advance, decide
 
 from .rows import Rows
 

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from critgrad.aggregate import damping_weights, insert_in_gram
-from critgrad.policies import Policy, Tables
+from critgrad.memory.aggregations import damping_weights, insert_in_gram
+from critgrad.memory.policies import Policy, Tables
 
 from ..variants import Variant
 from .families import GRADIENT, Dampable, Update

@@ -71,8 +71,8 @@ def _pairs(values: Mapping[str, Any]) -> str:
 
 def optimizers() -> None:
     """List the optimizers, the memory's policies and its aggregations."""
-    from critgrad.options import AGGREGATIONS
-    from critgrad.policies import POLICIES
+    from critgrad.memory.options import AGGREGATIONS
+    from critgrad.memory.policies import POLICIES
 
     from ..optimizers import OPTIMIZERS, PAPER, TRAINED
 

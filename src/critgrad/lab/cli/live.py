@@ -13,8 +13,8 @@ from rich.text import Text
 from torch.utils.hooks import RemovableHandle
 
 import critgrad
-from critgrad.critical import Critical
-from critgrad.inspect import MemoryReport
+from critgrad.bases.mixin import Critical
+from critgrad.inspection import MemoryReport
 
 from ..train import Progress
 

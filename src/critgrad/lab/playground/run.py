@@ -65,7 +65,7 @@ def simulate(
         losses.append(loss.item())
         gradients.append(param.grad.tolist())
         if slots and t:  # before the first step there is nothing to look into
-            memory = critgrad.inspect(opt).memories[0]  # type: ignore[arg-type]
+            memory = critgrad.inspect(opt).memories[0]
             priority[t, memory.slots] = memory.priorities
             age[t, memory.slots] = memory.ages
         opt.step()

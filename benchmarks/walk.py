@@ -1,0 +1,142 @@
+"""What one must know to follow ``Adam_C.step()``: the functions of critgrad that an ordinary step enters, in order.
+
+    PYTHONPATH=src python benchmarks/walk.py                     # torch's operations, the native core, Triton's kernels
+    PYTHONPATH=src python benchmarks/walk.py --engine native
+
+Each engine steps in a fresh process (Triton's kernels in its interpreter, where they are Python functions). An ordinary step
+is one of a full memory that replaces a slot. Functions that have a name are listed and counted (no lambda, no
+comprehension); a change of file is a call that lies in another file than the call before it.
+
+Lines are those of whole files. A file counts for an engine
+
+- if an ordinary step enters it ("step");
+- if an earlier step did, where the memory is made and the engine chosen ("making"), and it is not another engine's, which was
+  asked and declined, or made the first step: a file is if an ordinary step of that engine enters it and some engine never does;
+- if it is C, for the native core.
+
+A file that is only imported, for a table in it, does not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+ENGINES: dict[str, dict[str, str]] = {
+    "torch": {"CRITGRAD_ENGINE": "torch", "CRITGRAD_NATIVE": "0"},
+    "native": {"CRITGRAD_ENGINE": "native"},
+    "triton": {"CRITGRAD_ENGINE": "triton", "TRITON_INTERPRET": "1"},
+}
+Call = tuple[str, int, str]  # file, line, function
+
+
+def calls_of(step: Callable[[], object], root: Path) -> list[Call]:
+    """The calls into files below ``root``, in order; what a module does when it is imported on the way is no call."""
+    found: list[Call] = []
+    importing = 0
+    files: dict[CodeType, str] = {}
+
+    def see(frame: FrameType, event: str, _: Any) -> None:
+        nonlocal importing
+        code = frame.f_code
+        if event not in ("call", "return") or not code.co_filename.startswith(f"{root}{os.sep}"):
+            return
+        if code.co_name == "<module>":
+            importing += 1 if event == "call" else -1
+        elif event == "call" and not importing:
+            if code not in files:
+                files[code] = str(Path(code.co_filename).relative_to(root))
+            found.append((files[code], code.co_firstlineno, getattr(code, "co_qualname", code.co_name)))
+
+    sys.setprofile(see)
+    try:
+        step()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+def walk(engine: str) -> dict[str, Any]:
+    """In a process of its own: the calls of one ordinary step, and the files of all steps up to it."""
+    import torch
+
+    import critgrad
+
+    root = Path(critgrad.__file__).parent
+    shapes = [(16, 16), (16,)] if engine == "triton" else [(16, 16), (16,), (512, 512)]  # the interpreter is slow
+    params = [torch.nn.Parameter(torch.zeros(shape)) for shape in shapes]
+    optimizer = critgrad.Adam_C(params, topC=3, decay=0)
+    earlier: set[str] = set()
+    calls: list[Call] = []
+    torch.manual_seed(0)
+    for _ in range(9):
+        earlier |= {file for file, *_ in calls}
+        for p in params:
+            p.grad = torch.randn_like(p)
+        calls = calls_of(optimizer.step, root)
+    stepped_by = getattr(critgrad.inspect(optimizer), "engine", engine)
+    sources = [str(path.relative_to(root)) for end in ("c", "h") for path in sorted(root.rglob(f"*.{end}"))]
+    files = {*earlier, *sources, *(file for file, *_ in calls)}
+    lines = {file: len((root / file).read_text().splitlines()) for file in files}
+    return {"by": stepped_by, "calls": calls, "earlier": sorted(earlier), "sources": sources, "lines": lines}
+
+
+def in_fresh_process(engine: str) -> dict[str, Any]:
+    kept = {name: value for name, value in os.environ.items() if not any(name in one for one in ENGINES.values())}
+    command = [sys.executable, "-W", "ignore", __file__, "--child", engine]
+    done = subprocess.run(command, env={**kept, **ENGINES[engine]}, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def show(engine: str, found: dict[str, Any], foreign: set[str]) -> None:
+    calls, lines = [tuple(call) for call in found["calls"]], found["lines"]
+    step = dict.fromkeys(file for file, *_ in calls)
+    named = [call for call in dict.fromkeys(calls) if "<" not in call[2].split(".")[-1]]
+    changes = sum(one[0] != two[0] for one, two in pairwise(calls))
+    print(f"\n{engine}" + ("" if found["by"] == engine else f" (but {found['by']} made the step)"))
+    last = None
+    for file, number, name in named:
+        print(f"  {'' if file == last else file:32}{number:5}  {name}")
+        last = file
+    counted = dict.fromkeys(step, "step") | dict.fromkeys(found["sources"] if engine == "native" else (), "C")
+    earlier = [file for file in found["earlier"] if file not in counted]
+    counted |= dict.fromkeys((file for file in earlier if file not in foreign), "making")
+    print()
+    for file, why in counted.items():
+        print(f"  {lines[file]:6,}  {file:32}{why}")
+    for file in [file for file in earlier if file not in counted]:
+        print(f"  {'-':>6}  {file:32}of another engine ({lines[file]:,})")
+    print(
+        f"  {sum(lines[file] for file in counted):6,}  lines in {len(counted)} files to know; an ordinary step: "
+        f"{len(named)} functions in {len(step)} files, {changes} changes of file, {sum(map(lines.get, step)):,} lines"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--engine", action="append", choices=ENGINES, help="show this one (may be given more than once)"
+    )
+    parser.add_argument("--child", choices=ENGINES, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        print(json.dumps(walk(args.child)))
+        return
+    found = {engine: in_fresh_process(engine) for engine in ENGINES}
+    steps = {engine: {file for file, *_ in one["calls"]} for engine, one in found.items()}
+    by_all = set.intersection(*(steps[engine] | set(one["earlier"]) for engine, one in found.items()))
+    for engine in args.engine or ENGINES:
+        others = set[str]().union(*(files for other, files in steps.items() if other != engine))
+        show(engine, found[engine], others - by_all)
+
+
+if __name__ == "__main__":
+    main()

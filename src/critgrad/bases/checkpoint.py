@@ -1,0 +1,145 @@
+"""Saving and loading: what a checkpoint holds of a memory, and what loading takes from it.
+
+torch's ``load_state_dict`` casts every tensor to the parameter's dtype, integers too, and lossily. So ours are taken
+out of the incoming dictionary first, and go into the state as they are, once the base has loaded the rest.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..memory.aggregations import aggregation_of
+from ..memory.options import DEFAULTS, KEPT_ON_LOAD, OBJECTS, check_agreement, normalize_options, saved_form
+from ..memory.store import KEYS, SLOTS
+from ..memory.takeover import check_state
+
+if TYPE_CHECKING:
+    from .mixin import Critical
+
+
+def saved(optimizer: Critical, state_dict: dict[str, Any]) -> dict[str, Any]:
+    """``state_dict`` with what only Python can hold replaced by its name."""
+    keys = {optimizer._critical_key(name) for name in DEFAULTS}
+    for group in state_dict["param_groups"]:
+        for key in keys & group.keys():
+            group[key] = saved_form(group[key])
+    state_dict["state"] = in_tensors_of_their_own(optimizer, state_dict["state"])
+    waiting = {
+        state[SLOTS].device.type
+        for state in state_dict["state"].values()
+        if isinstance(state, dict) and SLOTS in state and state[SLOTS].is_pinned()
+    }
+    if waiting and torch.cuda.is_available():
+        torch.cuda.synchronize()  # slots in host memory are written behind our back
+    return state_dict
+
+
+def in_tensors_of_their_own(optimizer: Critical, state: Mapping[Any, Any]) -> Any:
+    """The same state, with copies of what is a view of a buffer of many parameters: each would be saved with all of it."""
+    stores = [] if optimizer._critical_parts is None else optimizer._critical_parts[0].ready_stores
+    blocks = [block for store in stores for block in store.blocks if len(block.parts) > 1]
+    shared = {id(tensor) for block in blocks for part in block.parts for tensor in part.tensors.values()}
+    if not shared:
+        return state
+    copied = type(state)(dict) if isinstance(state, defaultdict) else {}
+    for key, mine in state.items():
+        copied[key] = (
+            {k: v.clone() if id(v) in shared else v for k, v in mine.items()} if isinstance(mine, dict) else mine
+        )
+    return copied
+
+
+def _loaded_options(optimizer: Critical, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The options of each group after loading: mostly the checkpoint's, the allocation's as constructed."""
+    loaded = []
+    for group, incoming in zip(optimizer.param_groups, groups):
+        mine = optimizer._critical_options(group)
+        options = dict(mine)
+        for name in DEFAULTS:
+            key = optimizer._critical_key(name)
+            if name not in KEPT_ON_LOAD and key in incoming:
+                options[name] = incoming[key]
+        for name, (kind, built_in) in OBJECTS.items():
+            named, own = options[name], mine[name]
+            if isinstance(named, str) and isinstance(own, kind) and own.name == named:
+                options[name] = own
+            elif isinstance(named, str) and named not in built_in:
+                raise ValueError(
+                    f"Invalid {name}: the checkpoint was made with {named!r}, which is no built-in one: "
+                    f"construct the optimizer with that critgrad.{kind.__name__} (its functions are not saved), then load"
+                )
+        normalize_options(options)
+        loaded.append(options)
+    together = [options for options in loaded if options["topC"] > 0 and options["scope"] == "global"]
+    if together:
+        check_agreement(together)
+    return loaded
+
+
+def split_state(everything: Mapping[Any, Any]) -> tuple[dict[Any, dict[str, Any]], dict[Any, Any]]:
+    """``(ours, rest)``: the state of each parameter in two parts; what would be empty is left out."""
+    ours: dict[Any, dict[str, Any]] = {}
+    rest: dict[Any, Any] = {}
+    for i, state in everything.items():
+        mine = {key: value for key, value in state.items() if key in KEYS} if isinstance(state, dict) else {}
+        if mine:
+            ours[i] = mine
+            state = {key: value for key, value in state.items() if key not in KEYS}
+        if state or not mine:
+            rest[i] = state
+    return ours, rest
+
+
+def load(optimizer: Critical, state_dict: dict[str, Any]) -> None:
+    """Load a checkpoint, ours or the base's. Raises before anything is changed if the memory does not fit."""
+    if not (isinstance(state_dict, Mapping) and {"param_groups", "state"} <= state_dict.keys()):
+        found = list(state_dict) if isinstance(state_dict, Mapping) else type(state_dict).__name__
+        raise ValueError(f"Invalid state_dict: {found!r}, expected an optimizer's, with 'state' and 'param_groups'")
+    # NOTE [load hooks]: they may change what is loaded (map renamed parameters, say), so they come before we take our
+    # keys out of it, and not within the base's loading.
+    state_dict = dict(state_dict)
+    for before in optimizer._optimizer_load_state_dict_pre_hooks.values():
+        changed = before(optimizer, state_dict)
+        state_dict = state_dict if changed is None else changed
+    groups = state_dict["param_groups"]
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    ids = [i for group in groups for i in group["params"]]
+    ours, rest = split_state(state_dict["state"])
+
+    fits = len(groups) == len(optimizer.param_groups) and len(ids) == len(params)
+    if fits:  # otherwise the base says what is wrong
+        for i, param in zip(ids, params):
+            check_state(param, ours.get(i, {}))
+        options = _loaded_options(optimizer, groups)
+    was = [group[optimizer._critical_key("aggr")] for group in optimizer.param_groups]
+    optimizer._critical_load_base({**state_dict, "state": rest})
+    for group, values in zip(optimizer.param_groups, options):
+        optimizer._critical_write(group, values)
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    for i, param in zip(ids, params):
+        for key in KEYS:
+            optimizer.state.get(param, {}).pop(key, None)
+        taken = {key: value.detach().clone() for key, value in ours.get(i, {}).items()}
+        if taken:
+            optimizer.state[param].update(taken)
+    optimizer._critical_parts = None
+    memory = optimizer._critical_memory()
+    if len(optimizer.state) > 0:
+        memory.attach()
+    for after in optimizer._optimizer_load_state_dict_post_hooks.values():
+        after(optimizer)
+    for constructed, values in zip(was, options):
+        own_, now = aggregation_of(constructed), aggregation_of(values["aggr"])
+        if own_.damps != now.damps and values["topC"] > 0:
+            warnings.warn(
+                f'this {type(optimizer).__name__} had aggr="{own_.name}", the checkpoint has aggr="{now.name}", '
+                f'and that is used from here on; to go on with the former, set group["aggr"] = "{own_.name}" in '
+                "param_groups after loading",
+                stacklevel=3,
+            )
+            break

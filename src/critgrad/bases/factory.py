@@ -1,0 +1,129 @@
+"""A memory for any optimizer class: ``critical(cls)``, and ``declare`` for the classes that have names of their own."""
+
+from __future__ import annotations
+
+import copyreg
+import inspect as python_inspect
+import sys
+from typing import Any, cast
+
+from torch.optim import Optimizer
+
+from ..memory.aggregations import aggregation_of
+from ..memory.options import DEFAULTS, default_options, normalize_options, option_keys, unexpected
+from .mixin import Critical, CriticalMeta
+
+_SUM_BY_DEFAULT = ("SGD", "ASGD")
+
+_REFUSED = {
+    "LBFGS": "it evaluates the closure several times in one step, so there is no one gradient to remember",
+    "SparseAdam": "its gradients are sparse, and a memory of whole gradients is dense",
+}
+
+_classes: dict[Any, type[Critical]] = {}
+
+
+def options_for(base: type[Optimizer], given: dict[str, Any]) -> dict[str, Any]:
+    """All options of an optimizer over ``base``: what is given, else what suits it."""
+    return default_options(given, aggr="sum" if base.__name__ in _SUM_BY_DEFAULT else "mean")
+
+
+def refuse(base: type[Any]) -> None:
+    """Raise ``TypeError`` for what cannot have a memory."""
+    for ancestor in base.__mro__:
+        if ancestor.__name__ in _REFUSED and ancestor.__module__.startswith("torch."):
+            raise TypeError(
+                f"{base.__name__} cannot have a memory of critical gradients: {_REFUSED[ancestor.__name__]}"
+            )
+    if issubclass(base, Critical):
+        raise TypeError(f"{base.__name__} has a memory already")
+
+
+def declare(cls: type[Critical]) -> type[Critical]:
+    """Class decorator: ``critical(base, ...)`` with the same defaults is this class."""
+    given = cls.__dict__["_critical_given"]
+    base = cls.__mro__[2]
+    cls._critical_base = base
+    cls._critical_defaults = options_for(base, given)
+    cls.__signature__ = _signature(base, cls._critical_defaults)  # type: ignore[attr-defined]
+    _classes[_class_key(base, cls._critical_defaults)] = cls
+    return cls
+
+
+def _class_key(base: type[Optimizer], options: dict[str, Any]) -> Any:
+    return base, tuple((name, type(options[name]), options[name]) for name in DEFAULTS)
+
+
+def _signature(base: type[Optimizer], options: dict[str, Any]) -> python_inspect.Signature:
+    """The base's signature with our options behind it, for ``help()`` and editors."""
+    own = python_inspect.signature(base)
+    keyword_only = python_inspect.Parameter.KEYWORD_ONLY
+    keys = option_keys(set(own.parameters))
+    extra = [python_inspect.Parameter(keys[name], keyword_only, default=value) for name, value in options.items()]
+    extra.append(python_inspect.Parameter("process_group", keyword_only, default=None))
+    parameters = list(own.parameters.values())
+    rest = [p for p in parameters if p.kind is python_inspect.Parameter.VAR_KEYWORD]
+    return own.replace(parameters=[p for p in parameters if p not in rest] + extra + rest, return_annotation=own.empty)
+
+
+def critical(cls: type[Optimizer], **defaults: Any) -> type[Critical]:
+    """The optimizer class ``cls`` with a memory of critical gradients.
+
+    The same class comes back for the same arguments. It is a subclass of ``cls``, named ``X_C``, or ``X_F`` when the
+    default ``aggr`` is ``"fisher"``, and takes everything that ``cls`` takes, plus the memory's options.
+
+    Args:
+        cls: any ``torch.optim.Optimizer`` class but ``LBFGS`` and ``SparseAdam``.
+        **defaults: other defaults for the memory's options.
+
+    >>> import torch, critgrad
+    >>> RAdam_C = critgrad.critical(torch.optim.RAdam)
+    >>> RAdam_C.__name__, issubclass(RAdam_C, torch.optim.RAdam)
+    ('RAdam_C', True)
+    >>> critgrad.critical(torch.optim.Adam) is critgrad.Adam_C
+    True
+    """
+    if not (isinstance(cls, type) and issubclass(cls, Optimizer)):
+        raise TypeError(
+            f"critical() takes a torch.optim.Optimizer class, got {cls!r}; for an instance: CriticalGradients"
+        )
+    refuse(cls)
+    for name in defaults:
+        if name not in DEFAULTS:
+            raise unexpected("critical()", name, DEFAULTS)
+    options = options_for(cls, defaults)
+    normalize_options(options)
+    key = _class_key(cls, options)
+    if key not in _classes:
+        name = f"{cls.__name__}_{'F' if aggregation_of(options['aggr']).damps else 'C'}"
+        metaclass = CriticalMeta
+        if not issubclass(CriticalMeta, type(cls)):
+            metaclass = cast("type[CriticalMeta]", type("CriticalMeta", (CriticalMeta, type(cls)), {}))
+            copyreg.pickle(metaclass, _reduce_class)
+        doc = f"``{cls.__name__}`` with a memory of critical gradients.\n\n{cls.__doc__ or ''}"
+        body = {
+            "__doc__": doc,
+            "__module__": __name__,
+            "__signature__": _signature(cls, options),
+            "_critical_base": cls,
+            "_critical_defaults": options,
+        }
+        _classes[key] = cast("type[Critical]", metaclass(name, (Critical, cls), body))
+    return _classes[key]
+
+
+def _reduce_class(cls: Any) -> Any:
+    name: str = cls.__qualname__
+    if getattr(sys.modules.get(cls.__module__), name, None) is cls:
+        return name
+    base, defaults = cls._critical_base, cls._critical_defaults
+    if _classes.get(_class_key(base, defaults)) is not cls:
+        return name  # somebody's subclass: pickle finds it by its dotted name, or says that it cannot
+    return _remake, (base, defaults)
+
+
+def _remake(base: type[Optimizer], defaults: dict[str, Any]) -> type[Optimizer]:
+    return critical(base, **defaults)
+
+
+copyreg.pickle(CriticalMeta, _reduce_class)

@@ -1,0 +1,68 @@
+"""Engines: what makes a memory's part of a step. One table, fastest first; an engine declines whatever it does not know.
+
+Each is a class with the same three calls, in the order of ``memory.memory.run``: ``measure``, ``decide``, ``apply``. An engine
+that is given an epilogue (``bases/families.py``) makes the base's update in the same pass, and says so in ``stepped``.
+
+Environment: ``CRITGRAD_ENGINE=torch`` (or ``native``, ``triton``) allows that one and, where it declines, torch's.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from typing import Any
+
+from ..memory.store import Store
+
+# engine -> (its module, the kinds of device it may serve)
+ENGINES = {
+    "triton": ("critgrad.engines.triton", ("cuda",)),
+    "native": ("critgrad.engines.native", ("cpu",)),
+}
+
+
+def _candidates(store: Store) -> list[str]:
+    """Which engines could serve this kind of device; their modules take a while to import."""
+    wanted = os.environ.get("CRITGRAD_ENGINE")
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    return [
+        name
+        for name, (_, devices) in ENGINES.items()
+        if wanted in (None, "", name) and (store.device.type in devices or (name == "triton" and interpreted))
+    ]
+
+
+def _chosen(store: Store, epilogue: Any, only_torch: bool) -> tuple[Any, str]:
+    """``(class of the engine, why not a faster one)``."""
+    from .torch_ops import TorchOps
+
+    if only_torch:
+        return TorchOps, "kernels are turned off (fused=False)"
+    reasons: list[str] = []
+    for name in _candidates(store):
+        module: Any = import_module(ENGINES[name][0])
+        why = module.declines(store)
+        if why is None:
+            where = " on a CPU" if name == "native" else ""
+            whole = epilogue is None or epilogue.why_not(store) is None
+            return module.Engine, "; ".join([*reasons, f"nothing is faster{where}"]) + (
+                "" if whole else f"; {epilogue.base_name} makes its own update: {epilogue.why_not(store)}"
+            )
+        reasons.append(why)
+    if os.environ.get("CRITGRAD_ENGINE") == "torch":
+        reasons.append("kernels are turned off (CRITGRAD_ENGINE=torch)")
+    return TorchOps, "; ".join(reasons) or f"there are no kernels for parameters on {store.device.type}"
+
+
+def wants_one_buffer(store: Store, epilogue: Any, only_torch: bool) -> bool:
+    """Whether slots are best in one buffer: torch's operations on an accelerator, where each costs a launch."""
+    from .torch_ops import TorchOps
+
+    return store.device.type not in ("cpu", "meta") and _chosen(store, epilogue, only_torch)[0] is TorchOps
+
+
+def choose(store: Store, epilogue: Any, only_torch: bool) -> None:
+    """Give a store its engine, as everything lies now."""
+    engine, store.engine_reason = _chosen(store, epilogue, only_torch)
+    usable = epilogue if epilogue is not None and epilogue.why_not(store) is None else None
+    store.engine = engine(store, usable)

@@ -1,0 +1,316 @@
+"""The engine on a CPU: a compiled core (``core.c``) makes both passes, for any base; for some it makes the base's update, too.
+
+It takes single precision; a policy object is asked by its own functions between the passes. ``fused=False``,
+``CRITGRAD_NATIVE=0`` or ``CRITGRAD_ENGINE=torch`` turn it off.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...memory.aggregations import Linear
+from ...memory.gram import settle
+from ...memory.layout import same_strides
+from ...memory.policies import POLICIES, Tables, advance, decide
+from ...memory.store import Part, Store
+from ..scratch import Scratch
+from .build import compiled_core, thread_pool, why_no_core
+
+CHUNK = 1 << 15  # values that a thread takes at a time; a thread more for each so many
+
+# The constants of core.c.
+_POLICIES = ("KotH", "bottomC", "FIFO", "random", "MNDS", "RR", "NCPR", "sparse")
+_NONE = 0
+_FAMILIES = {
+    ("sgd", False): 1,
+    ("sgd", True): 2,
+    ("rmsprop", False): 3,
+    ("rmsprop", True): 4,
+    ("adam", False): 5,
+    ("nadam", False): 6,
+}
+
+
+def _structure(name: str, **fields: Sequence[str]) -> type[ctypes.Structure]:
+    kinds = {"addresses": ctypes.c_void_p, "integers": ctypes.c_int64, "numbers": ctypes.c_double}
+    return type(
+        name, (ctypes.Structure,), {"_fields_": [(f, kinds[kind]) for kind, all_ in fields.items() for f in all_]}
+    )
+
+
+_Part: Any = _structure(
+    "_Part",
+    addresses=("p", "m", "v", "slots", "sum", "step", "product", "out"),
+    integers=("length", "row", "weights", "group", "number", "refresh_length", "refresh_steps"),
+)
+_Group: Any = _structure(
+    "_Group",
+    integers=("family", "nesterov", "maximize", "decoupled"),
+    numbers=("lr", "weight_decay", "beta1", "beta2", "eps", "momentum", "momentum_decay"),
+)
+_TABLES = ("priority", "norm", "born", "clock", "inserted", "stream")
+_ROOMS = ("rows", "adding", "damping", "weights", "used", "squares", "dots", "sums", "room")
+_Memory: Any = _structure(
+    "_Memory",
+    addresses=("parts", "groups", "grads", "chunks", *_TABLES, "offered", "gram", *_ROOMS, "parallel"),
+    integers=(
+        *("part_count", "chunk_count", "row_count", "topC", "damping_count", "threads", "insert_only"),
+        *("policy", "seed", "every", "max_age"),
+    ),
+    numbers=("decay",),
+)
+
+
+def declines(store: Store) -> str | None:
+    """What of a store this engine does not know, or ``None`` where it can take all of it."""
+    if os.environ.get("CRITGRAD_NATIVE") == "0":
+        return "the native core is turned off (CRITGRAD_NATIVE=0)"
+    if store.needs_cosine or store.needs_dots:
+        return f"the native core does not take policy {store.policy.name!r}, which compares directions"
+    for part in store.parts:
+        unknown = None
+        if type(part.param) not in (Tensor, torch.nn.Parameter) or part.device.type != "cpu":
+            unknown = f"parameters of type {type(part.param).__name__} on {part.device.type}"
+        elif part.dtype != torch.float32:
+            unknown = "parameters that are not float32"
+        elif not (part.damps or isinstance(part.aggregation, Linear)):
+            unknown = f"aggr={part.aggregation.name!r}"
+        elif part.format_name != "float32":
+            unknown = f"slots in {part.format_name}"
+        elif not same_strides(part.layout.shape, part.param.stride(), part.layout.strides):
+            unknown = "parameters with gaps in memory"
+        if unknown is not None:
+            return f"the native core does not take {unknown}"
+    return why_no_core()
+
+
+class Engine:
+    """The core's tables for one store: addresses, mostly. Only those of the gradients change from step to step."""
+
+    name = "native"
+
+    def __init__(self, store: Store, epilogue: Any) -> None:
+        settle(store)
+        self.store = store
+        # NOTE [empty]: a memory without any entry is the base, bit for bit, so the base itself makes that step.
+        self.waiting = epilogue is not None and not bool(store.born.any())  # for an entry
+        self.epilogue: Any = (
+            None if self.waiting or any(g.get("capturable") for g in _groups(epilogue, store)) else epilogue
+        )
+        self.stepped = False  # whether the last step was the base's, too
+        known = store.policy is POLICIES.get(store.policy.name) and store.policy.name in _POLICIES
+        self.policy = _POLICIES.index(store.policy.name) if known else None  # None: it is asked by its functions
+        self.scratch: Scratch | None = None
+        self.read: list[Any] = []  # the options that the tables were filled from
+        self.memory: Any = None  # the tables, made in the first step: they set up the base's state
+
+    def _make_tables(self) -> None:
+        """What the core reads and writes; ``_Memory`` holds addresses only, so all of it is kept here."""
+        store, parts, C = self.store, self.store.parts, self.store.topC
+        of_parts = _groups(self.epilogue, store)
+        self.groups: list[dict[str, Any]] = list({id(group): group for group in of_parts}.values())
+        group_numbers = {id(group): i for i, group in enumerate(self.groups)}
+        self.options = list({id(part.options): part.options for part in parts}.values())
+        option_numbers = {id(options): i for i, options in enumerate(self.options)}
+        self.parts = (_Part * len(parts))()
+        every: list[Any] = [*of_parts] or [None] * len(parts)
+        for row, part, group in zip(self.parts, parts, every):
+            self._fill_row(row, part, group, option_numbers[id(part.options)], group_numbers.get(id(group), 0))
+        spans = [
+            number
+            for i, part in enumerate(parts)
+            for start in range(0, part.length, CHUNK)
+            for number in (i, start, min(start + CHUNK, part.length))
+        ]
+        self.most_threads = max(1, sum(part.length for part in parts) // CHUNK)
+        self.grads = (ctypes.c_void_p * len(parts))()
+        self.group_table = (_Group * max(len(self.groups), 1))()
+        self.rows = array("q", bytes(8 * 5 * store.rows))
+        self.sums = torch.zeros(store.rows, 1 if store.gram is None else 2 + C, dtype=torch.float64, device="cpu")
+        self.offered = array("d", bytes(8 * store.rows))
+        rooms: dict[str, Any] = {
+            "parts": self.parts,
+            "groups": self.group_table,
+            "grads": self.grads,
+            "chunks": array("q", spans),
+            "rows": self.rows,
+            "adding": array("d", bytes(16 * (C + 1) * len(self.options))),
+            "damping": array("d", bytes(16 * len(self.options))),
+            "weights": array("f", bytes(4 * len(self.options) * store.rows * C)),
+            "used": array("q", bytes(8 * store.rows * C)),
+            "squares": array("d", bytes(8 * (len(spans) // 3))),
+            "dots": array("d", bytes(0 if store.gram is None else 8 * (len(spans) // 3) * C)),
+            "sums": self.sums,
+            "room": array("d", bytes(8 * C * (C + 1))),
+            "gram": store.gram,
+            **{name: getattr(store, name) for name in _TABLES},
+        }
+        self.rooms = rooms
+        self.memory = _Memory(
+            **{name: _address(room) for name, room in rooms.items()},
+            part_count=len(parts),
+            chunk_count=len(spans) // 3,
+            row_count=store.rows,
+            topC=C,
+            damping_count=0 if store.gram is None else len(self.options),
+            policy=self.policy or 0,
+        )
+        self.address = ctypes.addressof(self.memory)
+
+    def _fill_row(self, row: Any, part: Part, group: dict[str, Any] | None, options: int, number: int) -> None:
+        row.p, row.slots = part.param.data_ptr(), part.block.slots.values.data_ptr()
+        row.sum = None if part.block.sum is None else part.block.sum.data_ptr()
+        if group is not None:
+            buffers, counters = self.epilogue.prepare(part, group)
+            row.m, row.v = ([t.data_ptr() for t in buffers] + [None, None])[:2]
+            row.step, row.product = ([t.data_ptr() for t in counters] + [None, None])[:2]
+        row.length, row.row, row.weights, row.group, row.number = part.length, part.row, options, number, part.number
+        row.refresh_length, row.refresh_steps = part.block.refresh_span()
+
+    # -- a step --------------------------------------------------------------------------------------------------------
+
+    def measure(self, grads: Sequence[Tensor | None]) -> Tensor:
+        """Pass 1: norms and, where the memory damps, inner products with every slot."""
+        core: Any = compiled_core()
+        self.core = core
+        if self.memory is None:
+            self._make_tables()
+        # Kept until pass 2 is through: a gradient in another order is a copy.
+        self.flats = [None if g is None else _flat(part, g) for part, g in zip(self.store.parts, grads)]
+        self.grads[:] = [None if g is None else g.data_ptr() for g in self.flats]
+        self.memory.threads = min(torch.get_num_threads(), self.most_threads)
+        self.memory.parallel = thread_pool()
+        core.measure(self.address)
+        return self.sums
+
+    def decide(self, sums: Tensor, priority: Tensor | None) -> None:
+        """Which slot, if any; the tables go on, and the weights of a damping memory are solved for."""
+        self._read_options()
+        if sums is not self.sums:
+            self.sums.copy_(sums)
+        if self.policy is None:
+            self._decide_by_functions(priority)
+            self.core.damp(self.address)
+            return
+        self.memory.offered = None
+        if priority is not None:
+            self.offered[:] = array("d", priority.double().tolist())
+            self.memory.offered = self.offered.buffer_info()[0]
+        self.core.decide(self.address)
+
+    def _decide_by_functions(self, priority: Tensor | None) -> None:
+        """The decision of a policy that is an object of functions."""
+        store, options = self.store, self.store.options
+        before = Tables(
+            priority=store.priority,
+            norm=store.norm,
+            born=store.born,
+            t=store.clock + 1,
+            g_norm=self.sums[:, 0].to(store.dtype).sqrt(),
+            stream=store.stream,
+            seed=options["seed"],
+            every=options["every"],
+            g_priority=None if priority is None else priority.to(store.dtype),
+            asker=f"policy {store.policy.name!r}",
+        )
+        decision = decide(store.policy, before, options["max_age"])
+        live = before.live.sum(-1)
+        for table, new in zip(
+            (store.priority, store.norm, store.born), advance(store.policy, before, decision, options["decay"])
+        ):
+            table.copy_(new)
+        store.clock.add_(decision.finite)
+        store.inserted.add_(decision.accept)
+        columns = (decision.accept.long(), decision.slot, store.clock, decision.finite.long(), live)
+        self.rows[:] = array("q", torch.stack(columns, -1).flatten().tolist())
+
+    def apply(self, fresh: bool) -> list[Tensor | None]:
+        """Pass 2: directions (or, with an epilogue, the base's update on them) and insertion."""
+        parts, flats = self.store.parts, self.flats
+        empty = not any(self.rows[4::5])  # no memory had an entry: NOTE [empty]
+        self.stepped = self.epilogue is not None and not empty
+        self.memory.insert_only = empty
+        directions: list[Tensor | None] = [None] * len(parts)
+        if self.stepped:
+            self._read_groups()
+        elif not empty:
+            if fresh or self.scratch is None:
+                self.scratch = Scratch(parts).is_made()
+                for row, flat in zip(self.parts, self.scratch.flats):
+                    row.out = flat.data_ptr()
+            directions = [None if g is None else d for g, d in zip(flats, self.scratch.shaped)]
+            if fresh:
+                self.scratch = None
+        self.core.apply(self.address)
+        if self.stepped:
+            # What torch's own operations do by themselves: autograd must notice that a parameter has changed.
+            torch.autograd.graph.increment_version([part.param for part, g in zip(parts, flats) if g is not None])
+        self.flats = []
+        return directions
+
+    def forget_what_is_kept(self) -> None:
+        """Give up scratch that a base has kept a reference to: the next step would write to it."""
+        if self.scratch is not None and self.scratch.is_kept():
+            self.scratch = None
+
+    def _read_options(self) -> None:
+        """Decay and its like may change from step to step."""
+        options, memory = self.store.options, self.memory
+        memory.decay, memory.seed, memory.every = options["decay"], options["seed"], options["every"]
+        memory.max_age = options["max_age"] or 0
+        now = [(mine["aggr"], mine["kappa"], mine["rho"]) for mine in self.options]
+        if now == self.read:
+            return
+        self.read = now
+        adding = [(1.0, 0.0)] * (self.store.topC + 1)  # for what damps, and does not look
+        damps = [_damps(mine, self.store) for mine in self.options]
+        tables = [
+            adding if d else self.store.adding_weights(aggr, float(kappa)) for d, (aggr, kappa, _) in zip(damps, now)
+        ]
+        self.rooms["adding"][:] = array("d", [number for table in tables for pair in table for number in pair])
+        self.rooms["damping"][:] = array("d", [float(number) for _, kappa, rho in now for number in (rho, kappa)])
+
+    def _read_groups(self) -> None:
+        """Learning rates and their like, too."""
+        epilogue = self.epilogue
+        for row, group in zip(self.group_table, self.groups):
+            numbers = epilogue.numbers(group)
+            row.family = _FAMILIES[epilogue.family.name, numbers["momentum"] != 0]
+            row.nesterov, row.maximize = bool(group.get("nesterov")), bool(group["maximize"])
+            row.decoupled = epilogue.decoupled(group)
+            row.lr = float(group["lr"])
+            for name in ("weight_decay", "beta1", "beta2", "eps", "momentum", "momentum_decay"):
+                setattr(row, name, numbers[name])
+
+
+def _groups(epilogue: Any, store: Store) -> list[dict[str, Any]]:
+    return [] if epilogue is None else epilogue.groups(store.parts)
+
+
+def _damps(options: dict[str, Any], store: Store) -> bool:
+    return any(part.damps for part in store.parts if part.options is options)
+
+
+def _address(room: Any) -> int | None:
+    if room is None or (not torch.is_tensor(room) and len(room) == 0):
+        return None
+    if torch.is_tensor(room):
+        return int(room.data_ptr())
+    return room.buffer_info()[0] if isinstance(room, array) else ctypes.addressof(room)
+
+
+def _flat(part: Part, g: Tensor) -> Tensor:
+    """A gradient whose storage can be read in the parameter's order; a copy only where its own differs."""
+    layout = part.layout
+    if type(g) is Tensor and (
+        g.is_contiguous() if layout.contiguous else same_strides(layout.shape, g.stride(), layout.strides)
+    ):
+        return g
+    return part.layout.flat(g.detach()).contiguous()

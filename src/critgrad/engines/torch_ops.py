@@ -1,0 +1,274 @@
+"""The engine that needs torch alone: a store's part of a step in ordinary operations, on whatever device.
+
+Where the tables can be read (a CPU), the decision is taken to the host, and a gradient that is not stored costs nothing. On
+an accelerator and under ``torch.compile`` nothing is looked at: every choice is a ``where``, every slot an index that only
+the device knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..memory.aggregations import ROUNDING_OF_PRODUCTS, Linear, Pick, adding_weights, damping_weights, insert_in_gram
+from ..memory.formats import SCALE_BLOCK, saturate, scale_blocks
+from ..memory.gram import settle
+from ..memory.policies import Decision, Tables, advance, decide
+from ..memory.store import Block, Store
+from .scratch import Scratch
+from .sums import DEVICE_PIECE, Columns, Sums, may_round_products, measure, on_host
+
+HOST_PIECE = 1 << 17  # values: four arrays of them are about what a core can keep in cache
+
+
+class TorchOps:
+    """One step of one store, in the order of ``Memory.step``: ``measure``, ``decide``, ``apply``."""
+
+    name = "torch"
+    waiting = stepped = False  # the base always steps by itself
+
+    def __init__(self, store: Store, epilogue: Any = None) -> None:
+        self.store = store
+        self.rounding = ROUNDING_OF_PRODUCTS if store.dtype == torch.float32 else 1e-13
+        self.scratch: Scratch | None = None
+        if not torch.compiler.is_compiling():
+            settle(store)
+
+    # -- measuring and deciding ----------------------------------------------------------------------------------------
+
+    def measure(self, grads: Sequence[Tensor | None]) -> Tensor:
+        """The sums of this rank; ``grads`` are one for each part, ``None`` where there is none."""
+        store = self.store
+        flats = [None if g is None else part.layout.flat(g.detach()) for part, g in zip(store.parts, grads)]
+        # Slots in host memory cannot be reached by an index on the device: then the decision is waited for.
+        offloaded = any(part.offloaded for part in store.parts)
+        self.host = not torch.compiler.is_compiling() and (on_host(store.born) or offloaded)
+        self.g = [joined(block, [flats[part.number] for part in block.parts]) for block in store.blocks]
+        self.columns = Columns(store)
+        return measure(store, self.g, self.columns)
+
+    def decide(self, sums: Tensor, priority: Tensor | None, offer: bool = True) -> None:
+        """Which slots are written, and the weights of the direction; the tables go on, unless this is no ``offer``."""
+        store, options = self.store, self.store.options
+        self.sums: Sums = self.columns.read(sums, store)
+        self.tables = Tables(
+            priority=store.priority,
+            norm=store.norm,
+            born=store.born,
+            t=store.clock + 1,
+            g_norm=self.sums.square.to(store.dtype).sqrt(),
+            stream=store.stream,
+            seed=options["seed"],
+            every=options["every"],
+            g_dot_sum=self.sums.g_dot_sum,
+            sum_sq=self.sums.sum_sq,
+            g_dot_slots=self.sums.all_dots,
+            g_priority=None if priority is None else priority.to(store.device, store.dtype),
+            asker=f"policy {store.policy.name!r}",
+        )
+        self.decision: Decision = decide(store.policy, self.tables, options["max_age"])
+        self.live = self.tables.live.sum(-1)
+        self.weights = [self._weights(block) for block in store.blocks]
+        if self.host:
+            self.finite, self.accept, self.slot = (field.tolist() for field in self.decision)
+            self.counts = self.live.tolist()
+        if offer:
+            self.advance()
+
+    def _weights(self, block: Block) -> tuple[Tensor, Tensor, Tensor | None]:
+        """``(of the gradient, of what is added, which slot that is)`` of a block's row; see ``_direction``."""
+        store, options, row = self.store, block.options, block.row
+        aggregation, usable = block.parts[0].aggregation, self.decision.finite
+        if isinstance(aggregation, (Linear, Pick)):
+            scale, share = adding_weights(aggregation, options["kappa"], self.live, usable)
+            picked = aggregation.weights(store.norm, store.born) if isinstance(aggregation, Pick) else None
+            return scale[row], share[row], None if picked is None else picked[row]
+        if aggregation.damps:
+            assert store.gram is not None
+            assert self.sums.dots is not None
+            w = damping_weights(store.gram, self.sums.dots, options["rho"], options["kappa"], usable, self.rounding)
+            return torch.ones_like(w[row, 0]), -w[row], None
+        of_gradient, of_slots = aggregation.slot_weights(self.tables, usable)
+        return of_gradient[row], of_slots[row], None
+
+    def advance(self) -> None:
+        """Tables and inner products after the insertion."""
+        store, decision, sums = self.store, self.decision, self.sums
+        if store.gram is not None:
+            assert sums.row is not None
+            assert sums.own_square is not None
+            store.gram.copy_(insert_in_gram(store.gram, sums.row, sums.own_square, decision.accept, decision.slot))
+        tables = advance(store.policy, self.tables, decision, store.options["decay"])
+        for table, new in zip((store.priority, store.norm, store.born), tables):
+            table.copy_(new)
+        store.clock.add_(decision.finite)
+        store.inserted.add_(decision.accept)
+
+    # -- directions and insertion --------------------------------------------------------------------------------------
+
+    def apply(self, fresh: bool, directions: bool = True, offer: bool = True) -> list[Tensor | None]:
+        """For each part its direction, shaped; ``None``: the gradient itself. Then what was admitted is stored.
+
+        ``fresh``: in memory of their own, for callers who may keep them.
+        """
+        out: list[Tensor | None] = [None] * len(self.store.parts)
+        for block, g, weights in zip(self.store.blocks, self.g, self.weights):
+            if directions and g is not None and not (self.host and not self._is_used(block)):
+                d = self._direction(block, g, weights, self._room(block, g, fresh))
+                for part in block.parts:
+                    out[part.number] = part.layout.unflatten(d[part.start : part.start + part.length])
+        for block, g in zip(self.store.blocks, self.g) if offer else ():
+            self._insert(block, g)
+            if block.sum is not None:
+                self._refresh(block)
+        return out
+
+    def _is_used(self, block: Block) -> bool:
+        return self.counts[block.row] > 0 and self.finite[block.row]
+
+    def _room(self, block: Block, g: Tensor, fresh: bool) -> Tensor:
+        if fresh or not on_host(g):
+            return torch.empty_like(g)
+        if self.scratch is None:
+            self.scratch = Scratch(self.store.parts).is_made()
+        return self.scratch.flats[block.number]  # on a CPU a block has one part
+
+    def forget_what_is_kept(self) -> None:
+        """Give up scratch that a base has kept a reference to: the next step would write to it."""
+        if self.scratch is not None and self.scratch.is_kept():
+            self.scratch = None
+
+    def _direction(self, block: Block, g: Tensor, weights: tuple[Tensor, Tensor, Tensor | None], d: Tensor) -> Tensor:
+        """``d = of_gradient * g + ...``: one row (the sum, or a pick), or every slot by its own weight."""
+        scale, share = weights[0].to(block.device, block.work), weights[1].to(block.device, block.work)
+        source = None if share.dim() else self._source(block, weights[2])
+        finite = self.decision.finite[block.row].to(block.device)
+        C, length = block.slots.values.shape
+        if source is not None and g.dtype == block.work and not on_host(g):
+            return torch.addcmul(g, source, share, out=d).mul_(scale)
+        size = HOST_PIECE if on_host(g) else DEVICE_PIECE
+        for start in range(0, length, size):
+            stop = min(start + size, length)
+            x = g[start:stop].to(block.work)
+            if source is not None:
+                x = torch.addcmul(x, source[start:stop], share).mul_(scale)
+            else:
+                x, G = x * scale, block.slots.columns(start, stop)
+                if on_host(g) or not may_round_products():
+                    x = torch.addmv(x, G.t(), share)
+                else:
+                    for i in range(C):
+                        x.addcmul_(G[i], share[i])
+            if g.dtype == block.work:
+                d[start:stop] = x
+            else:  # a sum of two half values may be too large for one; a gradient that was not finite stays as it is
+                d[start:stop] = torch.where(finite, saturate(x, g.dtype), g[start:stop])
+        return d
+
+    def _source(self, block: Block, picked: Tensor | None) -> Tensor:
+        if picked is not None:
+            return block.slots.row(int(picked)) if self.host else block.slots.row_at(picked.to(block.device))
+        assert block.sum is not None
+        return block.sum
+
+    def _insert(self, block: Block, g: Tensor | None) -> None:
+        slots = block.slots
+        if self.host:
+            if self.accept[block.row]:
+                self._store(block, g, self.slot[block.row])
+            return
+        k, accept = (field[block.row].to(block.device) for field in (self.decision.slot, self.decision.accept))
+        if g is None:
+            g = torch.zeros(block.length, dtype=block.work, device=block.device)
+        old = slots.row_at(k)
+        if slots.is_exact:
+            new = torch.where(accept, g.to(block.work), old)
+            slots.values.index_copy_(0, k.view(1), new[None])
+        else:
+            values, scale = slots.encode(g)
+            slots.write_at(k, accept, values, scale)
+            new = torch.where(accept, slots.decode(values, scale), old)
+        if block.sum is not None:
+            block.sum.add_(new.sub_(old))
+
+    def _store(self, block: Block, g: Tensor | None, k: int) -> None:
+        """Row ``k`` becomes ``g`` (``None``: zero) as the row can hold it, and the running sum follows."""
+        slots, length = block.slots, block.length
+        size = HOST_PIECE if block.device.type == "cpu" else max(length, 1)  # rows offloaded to the host: one copy
+        for start in range(0, length, size):
+            stop = min(start + size, length)
+            new = torch.zeros(stop - start, dtype=block.work, device=block.device) if g is None else g[start:stop]
+            values, scale = slots.encode(new)
+            if block.sum is not None:
+                block.sum[start:stop].sub_(slots.row(k, start, stop)).add_(slots.decode(values, scale))
+            slots.write(k, values, scale, start)
+
+    def _refresh(self, block: Block) -> None:
+        """NOTE [refresh]: the slice is a function of the clock alone, so a resumed run refreshes the same slices."""
+        assert block.sum is not None
+        length, steps = block.refresh_span()
+        length = min(length, block.length)
+        if length == 0 or (self.host and not self.finite[block.row]):
+            return
+        clock = self.store.clock[block.row]
+        if self.host:
+            begin = (int(clock) + block.number) % steps * length
+            end = min(begin + length, block.length)
+            if begin < end:
+                block.sum[begin:end] = block.slots.columns(begin, end).sum(0)
+            return
+        # Beyond the last slice the last one is summed once more: the work must be the same in every step.
+        last = -(-block.length // length) - 1
+        start = ((clock.to(block.device) + block.number) % steps).clamp(max=last) * length
+        index = (start + torch.arange(length, device=block.device)).clamp(max=block.length - 1)
+        block.sum.index_copy_(0, index, block.slots.columns_at(index).sum(0))
+
+    # -- for autograd --------------------------------------------------------------------------------------------------
+
+    def differentiable(self, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """The directions as functions of ``grads`` that autograd can follow; the memory, not gone on yet, is a constant."""
+        store = self.store
+        flats = [None if g is None else part.layout.flat(g) for part, g in zip(store.parts, grads)]
+        # Copies: the slots are written in later steps, and backward comes after those.
+        rows = [part.block.slots.columns(0, part.length).clone() if part.damps else None for part in store.parts]
+        dots: list[Any] = [0.0] * store.rows
+        for part, g, G in zip(store.parts, flats, rows):
+            if G is not None and g is not None:
+                dots[part.row] = dots[part.row] + (G * g).sum(-1, dtype=torch.float64)
+        out: list[Tensor | None] = []
+        for part, g, G in zip(store.parts, flats, rows):
+            if g is None:
+                out.append(None)
+                continue
+            row, usable = part.row, self.decision.finite
+            if G is not None:
+                assert store.gram is not None
+                here = slice(row, row + 1)
+                rho, kappa = part.options["rho"], part.options["kappa"]
+                w = damping_weights(store.gram[here], dots[row][None], rho, kappa, usable[here], self.rounding)
+                d = g - (w[0].to(part.work)[:, None] * G).sum(0)
+            else:
+                scale, share, picked = self.weights[store.blocks.index(part.block)]
+                scale, share = scale.to(part.device, part.work), share.to(part.device, part.work)
+                if share.dim():
+                    d = g * scale + (share[:, None] * part.block.slots.columns(0, part.length)).sum(0)
+                else:
+                    d = (g + self._source(part.block, picked).clone() * share) * scale
+            out.append(part.layout.unflatten(d.to(g.dtype)))
+        return out
+
+
+def joined(block: Block, grads: Sequence[Tensor | None]) -> Tensor | None:
+    """The gradient of a block: its one part's, or those of all of them as they lie in the buffer."""
+    if len(block.parts) == 1 or all(g is None for g in grads):
+        return grads[0]
+    pieces = []
+    for part, g in zip(block.parts, grads):
+        pieces.append(torch.zeros(part.length, dtype=part.dtype, device=part.device) if g is None else g)
+        gap = scale_blocks(part.length) * SCALE_BLOCK - part.length
+        if gap:
+            pieces.append(torch.zeros(gap, dtype=part.dtype, device=part.device))
+    return torch.cat(pieces)

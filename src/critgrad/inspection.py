@@ -1,0 +1,241 @@
+"""Looking into a memory. Nothing is recorded for it during training: a report is made when it is asked for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .engines.sums import Columns, measure, squares
+from .engines.torch_ops import joined
+from .memory.aggregations import damping_weights
+from .memory.gram import settled
+from .memory.memory import Memory
+from .memory.ranks import all_reduce_
+
+if TYPE_CHECKING:
+    from .bases.mixin import Critical
+    from .memory.store import Part, Store
+
+
+@dataclass(frozen=True)
+class MemoryReport:
+    """One memory, as plain Python values. Lists run over the live slots, in slot order."""
+
+    scope: str  # whose norm decides: "global", "group" or "tensor"
+    policy: str  # its name
+    aggr: tuple[str, ...]  # of its groups, without repetitions
+    topC: int  # slots
+    live: int  # of them in use
+    steps: int  # gradients seen (those that were not finite are not counted)
+    inserted: int  # of them stored
+    priorities: list[float]  # decayed: the lowest goes first
+    norms: list[float]  # at insertion, undecayed
+    ages: list[int]  # staleness in steps: 1 = stored by the step before the coming one
+    slots: list[int]  # their numbers
+    last_slot: int | None  # that the last counted step wrote (see steps); None if it wrote none
+    gradient_norm: float | None  # of the gradients standing in p.grad; None without any
+    sum_norm: float | None  # of the sum of the stored gradients
+    mean_norm: float | None  # of their norms, undecayed
+    bytes: int  # on this rank
+    spectrum: list[float] = field(default_factory=list)  # eigenvalues of the Gram matrix, largest first (aggr="fisher")
+    span_share: float | None = None  # share of |g|^2 that lies in the span of the memory (aggr="fisher")
+    damped_ratio: float | None = None  # |d| / |g| (aggr="fisher")
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Stored gradients per gradient seen."""
+        return self.inserted / self.steps if self.steps else None
+
+
+@dataclass(frozen=True)
+class Report:
+    """All memories of an optimizer."""
+
+    memories: list[MemoryReport]  # one under scope="global", else one per group or tensor
+    engine: str = "torch"  # what makes a step: "torch" (its operations), "native" (C), "triton"
+    engine_reason: str = ""  # why not a faster one, in one line
+
+    @property
+    def bytes(self) -> int:
+        """Held on this rank."""
+        return sum(memory.bytes for memory in self.memories)
+
+    def scalars(self) -> dict[str, float]:
+        """What one would log every step: means over the memories (one under ``scope="global"``)."""
+        out: dict[str, float] = {"critical/bytes": float(self.bytes)}
+        numbers: dict[str, list[Any]] = {
+            "live": [m.live for m in self.memories],
+            "acceptance_rate": [m.acceptance_rate for m in self.memories],
+            "gradient_norm": [m.gradient_norm for m in self.memories],
+            "sum_norm": [m.sum_norm for m in self.memories],
+            "mean_norm": [m.mean_norm for m in self.memories],
+            "mean_age": [sum(m.ages) / len(m.ages) if m.ages else None for m in self.memories],
+            "max_age": [max(m.ages) if m.ages else None for m in self.memories],
+            "span_share": [m.span_share for m in self.memories],
+            "damped_ratio": [m.damped_ratio for m in self.memories],
+        }
+        for name, values in numbers.items():
+            known = [float(value) for value in values if value is not None]
+            if known:
+                out[f"critical/{name}"] = sum(known) / len(known)
+        return out
+
+    def __str__(self) -> str:
+        lines = []
+        for m in self.memories:
+            rate = "-" if m.acceptance_rate is None else f"{m.acceptance_rate:.0%}"
+            ages = f"ages {min(m.ages)}..{max(m.ages)}" if m.ages else "empty"
+            norm = "" if m.gradient_norm is None else f", |g| {m.gradient_norm:.3g}"
+            stored = "" if m.mean_norm is None else f", stored |g| {m.mean_norm:.3g}"
+            damped = ""
+            if m.span_share is not None and m.damped_ratio is not None:
+                damped = f", {m.span_share:.0%} of |g|^2 in its span, |d|/|g| {m.damped_ratio:.3g}"
+            lines.append(
+                f"{m.scope} memory ({m.policy}, {'/'.join(m.aggr)}): {m.live}/{m.topC} slots, {ages}, "
+                f"accepted {rate} of {m.steps}{norm}{stored}{damped}, {human_bytes(m.bytes)}"
+            )
+        if not lines:
+            return "no memory (topC=0)"
+        return "\n".join([*lines, f"engine: {self.engine} ({self.engine_reason})"])
+
+
+def human_bytes(count: float) -> str:
+    """A number of bytes as one reads it: ``1.5 MiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError
+
+
+@torch.no_grad()
+def inspect(optimizer: Any) -> Report:
+    """Look into the memory of ``optimizer``: a ``Report``, with one ``MemoryReport`` per memory.
+
+    Cheap enough for every step of a training loop, but it waits for the device. Under sharding the sums run over all
+    ranks, so every rank must call it. Call it between ``backward`` and ``zero_grad`` to see the gradient's norm.
+
+    >>> import torch, critgrad
+    >>> w = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+    >>> opt = critgrad.SGD_C([w], lr=0.1)
+    >>> for _ in range(3):
+    ...     opt.zero_grad()
+    ...     (w @ w / 2).backward()
+    ...     opt.step()
+    >>> memory = critgrad.inspect(opt).memories[0]
+    >>> memory.live, memory.ages, memory.acceptance_rate
+    (3, [3, 2, 1], 1.0)
+    """
+    memory = _memory_of(optimizer)
+    reports = []
+    for store in memory.ready_stores:
+        rows = [_report(store, row) for row in range(store.rows)]
+        if store.gram is not None:
+            _add_damping(store, rows)
+        reports += rows
+    if not memory.ready_stores:
+        return Report([], "torch", "there is no memory (topC=0)")
+    engines = [(store.engine.name, store.engine_reason) for store in memory.ready_stores]
+    names, reasons = (list(dict.fromkeys(each)) for each in zip(*engines))
+    return Report([MemoryReport(**row) for row in reports], ", ".join(names), "; ".join(reasons))
+
+
+def _memory_of(optimizer: Any) -> Memory:
+    """Of an optimizer with a memory in front, of one that is built on a memory, or the memory itself."""
+    from .bases.mixin import Critical
+
+    if isinstance(optimizer, Critical):
+        return optimizer._critical_memory()
+    memory = getattr(optimizer, "memory", optimizer)
+    if not isinstance(memory, Memory):
+        raise TypeError(f"critgrad.inspect takes an optimizer with a memory, got {type(optimizer).__name__}")
+    memory.ready()
+    return memory
+
+
+def _report(memory: Store, row: int) -> dict[str, Any]:
+    parts = [part for part in memory.parts if part.row == row]
+    born = memory.born[row].tolist()
+    live = [k for k, b in enumerate(born) if b > 0]
+    clock = int(memory.clock[row])
+    norms = memory.norm[row].tolist()
+    priorities = memory.priority[row].tolist()
+    sums = [part.sum for part in parts if part.sum is not None]
+    gradient, total = _norms(memory, parts)
+    just_written = [k for k in live if born[k] == clock]
+    return {
+        "scope": "tensor" if memory.by_tensor else parts[0].options["scope"],
+        "policy": memory.policy.name,
+        "aggr": tuple(dict.fromkeys(part.aggregation.name for part in parts)),
+        "topC": memory.topC,
+        "live": len(live),
+        "steps": clock,
+        "inserted": int(memory.inserted[row]),
+        "priorities": [priorities[k] for k in live],
+        "norms": [norms[k] for k in live],
+        "ages": [clock + 1 - born[k] for k in live],
+        "slots": live,
+        "last_slot": just_written[0] if just_written else None,
+        "gradient_norm": gradient,
+        "sum_norm": total if sums else None,
+        "mean_norm": sum(norms[k] for k in live) / len(live) if live else None,
+        "bytes": sum(part.bytes for part in parts) + memory.table_bytes // memory.rows,
+    }
+
+
+def _gradients(parts: list[Part]) -> list[Any]:
+    return [None if p.param.grad is None else p.layout.flat(p.param.grad.detach()) for p in parts]
+
+
+def _norms(memory: Store, parts: list[Any]) -> tuple[float | None, float]:
+    """Norm of the gradients in ``p.grad`` and of the running sums of some parts, over all ranks."""
+    grads = _gradients(parts)
+    both = torch.stack(
+        [squares(grads, parts, memory.device).sum(), squares([p.sum for p in parts], parts, memory.device).sum()]
+    )
+    gradient, total = all_reduce_(both, memory).tolist()
+    none = all(g is None for g in grads)
+    return (None if none else math.sqrt(gradient) if gradient >= 0 else math.nan), math.sqrt(total)
+
+
+def _add_damping(memory: Store, rows: list[dict[str, Any]]) -> None:
+    """What the damping does: the Gram matrix's spectrum, the gradient's share in the span, ``|d| / |g|``."""
+    gram = settled(memory)
+    spectra = torch.linalg.eigvalsh(gram).flip(-1).clamp(min=0).tolist()
+    for row, spectrum in zip(rows, spectra):
+        row["spectrum"] = spectrum[: row["live"]]
+        row["sum_norm"] = row["sum_norm"] or math.sqrt(max(float(gram[rows.index(row)].sum()), 0.0))
+    grads = _gradients(memory.parts)
+    if all(g is None for g in grads):
+        return
+    columns = Columns(memory)
+    vectors = [joined(block, [grads[part.number] for part in block.parts]) for block in memory.blocks]
+    sums = columns.read(all_reduce_(measure(memory, vectors, columns), memory), memory)
+    assert sums.dots is not None
+    assert sums.own_square is not None
+    options = next(part.options for part in memory.parts if part.damps)
+    usable = torch.isfinite(sums.square)
+    w = damping_weights(gram, sums.dots, options["rho"], options["kappa"], usable)
+    for i, row in enumerate(rows):
+        square = float(sums.own_square[i])
+        if not (math.isfinite(square) and square > 0 and row["live"]):
+            continue
+        a, K = sums.dots[i], gram[i]
+        inside = float(a @ (torch.linalg.pinv(K, hermitian=True) @ a))
+        damped = square - 2 * float(w[i] @ a) + float(w[i] @ K @ w[i])
+        row["span_share"] = min(max(inside / square, 0.0), 1.0)
+        row["damped_ratio"] = math.sqrt(max(damped, 0.0) / square)
+
+
+def summary(optimizer: Critical) -> str:
+    """The line that ``repr`` adds: what the memory holds, without looking at a device."""
+    parts = optimizer._critical_parts
+    if parts is None or not parts[0].ready_stores:
+        return "\nCritical gradients: nothing held yet"
+    stores = parts[0].ready_stores
+    memories, tensors = sum(store.rows for store in stores), sum(len(store.parts) for store in stores)
+    word = "memory" if memories == 1 else "memories"
+    return f"\nCritical gradients: {memories} {word} of {tensors} tensors, {human_bytes(sum(store.bytes for store in stores))}"

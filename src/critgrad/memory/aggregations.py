@@ -1,0 +1,235 @@
+"""How memory and gradient become a direction: one record for each aggregation, pure functions on the small tables.
+
+Three kinds. *Linear* (the paper): ``d = scale * (g + share * sum of M)``. A *pick*: ``d = g + kappa * M[k]``, ``k`` one
+slot. *Damping* (``"fisher"``): ``d = g - sum_i w_i M[i]``, with ``w`` from ``damping_weights``. All give ``d = g`` for an
+empty memory and for a gradient that is not finite. A user's own is an ``Aggregation``: any weights of the gradient and of
+every slot. Shapes as in ``policies``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .policies import Tables
+
+_NEVER = torch.iinfo(torch.int64).max
+# Of inner products that are summed in float32 within blocks: their relative error, and a rho that is well above it.
+ROUNDING_OF_PRODUCTS = 1e-7
+RHO_ABOVE_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """How gradient and memory are combined, by weights from the memory's small tables.
+
+    Args:
+        name: what a checkpoint remembers it by (functions are not saved).
+        weights: ``Tables -> (of_the_gradient, of_the_slots)``, shapes ``(rows,)`` and ``(rows, C)``; the direction is
+            ``of_the_gradient * g + sum of of_the_slots[k] * M[k]``.
+        needs_cosine: ``weights`` uses ``Tables.cosine``, which costs one more dot product with the memory's sum.
+        needs_dots: ``weights`` uses ``Tables.dots``, which costs one more pass over all slots.
+
+    Free slots are ignored, an empty memory gives ``g``, and ``kappa`` plays no part. Every slot is read in each step, with
+    torch's operations.
+
+    Example: the gradient plus the newest entry.
+
+    >>> from critgrad import Aggregation
+    >>> def newest(tables):
+    ...     slots = torch.nn.functional.one_hot(tables.born.argmax(-1), tables.born.shape[-1])
+    ...     return torch.ones_like(tables.g_norm), slots.to(tables.g_norm.dtype)
+    >>> aggr = Aggregation("newest", newest)
+    """
+
+    name: str
+    weights: Callable[[Tables], tuple[Tensor, Tensor]]
+    needs_cosine: bool = False
+    needs_dots: bool = False
+
+    @property
+    def damps(self) -> bool:
+        """Whether the memory keeps inner products of its slots instead of their sum."""
+        return False
+
+    def slot_weights(self, tables: Tables, usable: Tensor) -> tuple[Tensor, Tensor]:
+        """``weights`` where the memory can be used, ``(1, 0)`` elsewhere; raises for what has no such shape."""
+        result = self.weights(replace(tables, asker=f"aggregation {self.name!r}"))
+        wanted = tuple(tables.g_norm.shape), tuple(tables.born.shape)
+        found = tuple(tuple(w.shape) if torch.is_tensor(w) else type(w).__name__ for w in result)
+        if found != wanted:
+            raise ValueError(f"aggregation {self.name!r}: weights of shapes {found}, expected {wanted}")
+        live = tables.live
+        use = usable & live.any(-1)
+        return torch.where(use, result[0], 1.0), torch.where(use[..., None] & live, result[1], 0.0)
+
+
+@dataclass(frozen=True)
+class Linear(Aggregation):
+    """Of the memory's sum: ``scale_and_share(kappa, n)`` of ``n`` live entries; every engine goes by these numbers."""
+
+    weights: Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Pick(Aggregation):
+    """Of one entry: ``weights(norm, born)`` is its slot; ``number`` is its column in what Triton's decision leaves."""
+
+    weights: Callable[..., Any]
+    number: int | None = None  # None: no kernel knows it
+
+
+@dataclass(frozen=True)
+class Damping(Aggregation):
+    """Of the span of the memory."""
+
+    weights: Callable[..., Any]
+
+    @property
+    def damps(self) -> bool:
+        """It does."""
+        return True
+
+
+# -- linear: (scale, share) for kappa and a count of entries, both as float64 tensors ------------------------------------
+
+
+def _mean(kappa: Any, n: Tensor) -> tuple[Tensor, Tensor]:
+    """``(g + kappa * sum of M) / (1 + kappa * n)``"""
+    return 1 / (1 + kappa * n), torch.ones_like(n) * kappa
+
+
+def _sum(kappa: Any, n: Tensor) -> tuple[Tensor, Tensor]:
+    """``g + kappa * (sum of M) / n``"""
+    return torch.ones_like(n), kappa / n
+
+
+def _mid(kappa: Any, n: Tensor) -> tuple[Tensor, Tensor]:
+    """``(g + kappa * mean of M) / (1 + kappa)``"""
+    return torch.ones_like(n) / (1 + kappa), kappa / n
+
+
+# -- picks: a slot by its stored norm; of equal norms the oldest -----------------------------------------------------------
+
+
+def _by_norm(norm: Tensor, born: Tensor) -> tuple[Tensor, Tensor]:
+    """Slots by (norm, born), free ones last; and how many are live."""
+    live = born > 0
+    by_age = torch.where(live, born, _NEVER).argsort(
+        dim=-1, stable=True
+    )  # the minor key first, then stably the major one
+    key = torch.where(live, norm, torch.inf).gather(-1, by_age)
+    return by_age.gather(-1, key.argsort(dim=-1, stable=True)), live.sum(-1)
+
+
+def _smallest(norm: Tensor, born: Tensor) -> Tensor:
+    return _by_norm(norm, born)[0][..., 0]
+
+
+def _lower_median(norm: Tensor, born: Tensor) -> Tensor:
+    order, n = _by_norm(norm, born)
+    return order.gather(-1, ((n - 1).clamp(min=0) // 2)[..., None]).squeeze(-1)
+
+
+def _largest(norm: Tensor, born: Tensor) -> Tensor:
+    live = born > 0
+    largest = torch.where(live, norm, -torch.inf).amax(-1, keepdim=True)
+    return torch.where(live & (norm == largest), born, _NEVER).argmin(-1)
+
+
+# -- damping ---------------------------------------------------------------------------------------------------------------
+
+
+def damping_weights(
+    gram: Tensor, dots: Tensor, rho: Any, kappa: Any, usable: Tensor, rounding: float = 1e-13
+) -> Tensor:
+    """``w = kappa * (K + rho * trace(K) * I)^-1 G g``, float64 ``(rows, C)``; 0 where there is nothing to damp.
+
+    ``gram`` is ``K = G G'`` with zero rows for free slots, ``dots`` is ``G g``, ``rounding`` the relative error of both.
+    Everything is divided by ``trace(K)`` first, so that the matrix has a condition number of at most ``(1 + rho) / rho``
+    whatever the gradients' size.
+
+    >>> gram, dots = torch.eye(1, dtype=torch.float64)[None], torch.ones(1, 1, dtype=torch.float64)
+    >>> w = damping_weights(gram, dots, rho=0.1, kappa=1.0, usable=torch.tensor([True]))
+    >>> round(1 - w.item(), 6)  # what is left of a unit gradient along the one slot: rho / (1 + rho)
+    0.090909
+    """
+    trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1)
+    use = usable & (trace > 0)
+    size = torch.where(use, trace, 1.0)[..., None]
+    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    shifted = torch.where(use[..., None, None], gram / size[..., None] + rho * identity, identity)
+    rhs = torch.where(use[..., None], dots / size, 0.0)
+    # check_errors=False: the check would wait for the device.
+    factor, failed = torch.linalg.cholesky_ex(shifted, check_errors=False)
+    # NOTE [lost in rounding]: exactly, no pivot is smaller than rho. Where gradients are nearly parallel and rho is tiny,
+    # rounding may leave less, or nothing that is positive: what is found then is noise, and a rho above the noise is taken.
+    pivots, entries, least = (m.diagonal(dim1=-2, dim2=-1) for m in (factor, shifted, rho / 2 * identity))
+    noise = (pivots.square() < torch.maximum(rounding * entries, least)).any(-1) | (failed != 0)
+    safe, _ = torch.linalg.cholesky_ex(shifted + RHO_ABOVE_ROUNDING * identity, check_errors=False)
+    factor = torch.where(noise[..., None, None], safe, factor)
+    # NOTE [no cholesky_solve]: for several rows on CUDA it allocates, which a CUDA graph forbids; these two do not.
+    half = torch.linalg.solve_triangular(factor, rhs[..., None], upper=False)
+    return kappa * torch.linalg.solve_triangular(factor.mT, half, upper=True).squeeze(-1)
+
+
+def insert_in_gram(gram: Tensor, row: Tensor, square: Tensor, accept: Tensor, slot: Tensor) -> Tensor:
+    """``K`` after the entry with inner products ``row`` and squared norm ``square`` took ``slot``."""
+    slots = torch.arange(gram.shape[-1], device=gram.device)
+    hit = (slots == slot[..., None]) & accept[..., None]
+    row = torch.where(hit, square[..., None], row)
+    gram = torch.where(hit[..., :, None], row[..., None, :], gram)
+    return torch.where(hit[..., None, :], row[..., :, None], gram)
+
+
+# -- the table -------------------------------------------------------------------------------------------------------------
+
+AGGREGATIONS: dict[str, Aggregation] = {
+    aggregation.name: aggregation
+    for aggregation in (
+        Linear("mean", _mean),
+        Linear("sum", _sum),
+        Linear("mid", _mid),
+        Pick("min", _smallest, number=0),
+        Pick("median", _lower_median, number=1),
+        Pick("max", _largest, number=2),
+        Damping("fisher", damping_weights),
+    )
+}
+LINEAR = tuple(name for name, aggregation in AGGREGATIONS.items() if isinstance(aggregation, Linear))
+PICKS = tuple(name for name, aggregation in AGGREGATIONS.items() if isinstance(aggregation, Pick))
+
+
+def aggregation_of(option: str | Aggregation) -> Aggregation:
+    """The aggregation that the option ``aggr`` names, or is."""
+    return option if isinstance(option, Aggregation) else AGGREGATIONS[option]
+
+
+def adding_weights(aggr: str | Aggregation, kappa: Any, n: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
+    """``(scale, share)`` in float64, for ``n`` live entries; ``(1, 0)`` where the memory is empty or not ``usable``.
+
+    >>> scale, share = adding_weights("mean", 1.0, torch.tensor([4]), torch.tensor([True]))
+    >>> scale.item(), share.item()
+    (0.2, 1.0)
+    """
+    aggregation = aggregation_of(aggr)
+    use = usable & (n > 0)
+    count = n.to(torch.float64).clamp(min=1)
+    if isinstance(aggregation, Linear):
+        scale, share = aggregation.weights(kappa, count)
+    elif isinstance(aggregation, Pick):
+        scale, share = torch.ones_like(count), torch.ones_like(count) * kappa
+    else:
+        raise ValueError(f"Invalid aggr: {aggregation.name!r}, expected one that adds: {', '.join(LINEAR + PICKS)}")
+    return torch.where(use, scale, 1.0), torch.where(use, share, 0.0)
+
+
+def pick(aggr: str, norm: Tensor, born: Tensor) -> Tensor:
+    """The slot that ``"min"``, ``"median"`` or ``"max"`` picks."""
+    aggregation: Any = AGGREGATIONS[aggr]
+    slot: Tensor = aggregation.weights(norm, born)
+    return slot

@@ -1,0 +1,155 @@
+"""How a tensor lies in memory: the flat, real, local view that all arithmetic of a memory works on.
+
+A parameter may be complex, channels-last, or a DTensor that is sharded over ranks. The memory's mathematics knows none
+of that: it sees one-dimensional real tensors, in the parameter's own storage order, of this rank's part.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def is_dtensor(tensor: Tensor) -> bool:
+    """Whether ``tensor`` is spread over ranks."""
+    if type(tensor) in _PLAIN:
+        return False
+    try:
+        from torch.distributed.tensor import DTensor  # here, since importing it takes as long as torch
+    except ImportError:  # a torch built without distributed
+        return False
+    return isinstance(tensor, DTensor)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """Of a DTensor this rank's part; a plain tensor is its own part."""
+    return tensor.to_local() if is_dtensor(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def like(tensor: Tensor, part: Tensor) -> Tensor:
+    """``part`` with the placements of ``tensor``: the inverse of ``local``."""
+    if not is_dtensor(tensor):
+        return part
+    from torch.distributed.tensor import DTensor
+
+    dtensor: Any = tensor
+    return DTensor.from_local(
+        part,
+        dtensor.device_mesh,
+        dtensor.placements,
+        run_check=False,
+        shape=dtensor.shape,
+        stride=dtensor.stride(),
+    )
+
+
+def aligned(grad: Tensor, param: Tensor) -> Tensor:
+    """A gradient with the placements of its parameter. Sequence parallelism leaves partial sums, one per rank."""
+    if not (is_dtensor(grad) and is_dtensor(param)):
+        return grad
+    theirs: Any = param
+    mine: Any = grad
+    if mine.placements == theirs.placements:
+        return grad
+    out: Tensor = mine.redistribute(theirs.device_mesh, theirs.placements)
+    return out
+
+
+def _contiguous_strides(shape: torch.Size) -> tuple[int, ...]:
+    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
+def _is_dense(shape: torch.Size, strides: tuple[int, ...]) -> bool:
+    """Whether the elements fill an interval of storage, each once, in some order of the dimensions."""
+    expected = 1
+    for stride, size in sorted((st, sz) for sz, st in zip(shape, strides) if sz != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def same_strides(shape: torch.Size, a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    """Whether two orders are the same, dimensions of size 1 apart."""
+    return all(size == 1 or x == y for size, x, y in zip(shape, a, b))
+
+
+class Layout:
+    """The storage order of a parameter, and the way to and from flat real tensors in that order."""
+
+    __slots__ = ("complex", "contiguous", "numel", "real_dtype", "shape", "strides")
+
+    def __init__(self, param: Tensor) -> None:
+        part = local(param.detach())
+        self.shape = part.shape
+        self.complex = part.is_complex()
+        self.real_dtype = part.dtype.to_real()
+        self.numel = part.numel()  # of the tensor; the flat view of a complex one has twice as many values
+        ordinary = _contiguous_strides(self.shape)
+        # NOTE [storage order]: a DTensor's slots are laid out by torch (see Part), always contiguously.
+        keep = not is_dtensor(param) and self.numel > 0 and _is_dense(self.shape, part.stride())
+        self.strides = part.stride() if keep else ordinary
+        self.contiguous = same_strides(self.shape, self.strides, ordinary)
+
+    @property
+    def length(self) -> int:
+        """Values in the flat view."""
+        return self.numel * (2 if self.complex else 1)
+
+    def flat(self, tensor: Tensor) -> Tensor:
+        """A 1-D real view of ``tensor`` in storage order; a copy only where its own order differs."""
+        if self.contiguous and not self.complex and type(tensor) is Tensor and tensor.is_contiguous():
+            return tensor.view(-1)  # the usual case, and every gradient of every step
+        tensor = local(tensor)
+        if self.complex:
+            tensor = tensor.resolve_conj().resolve_neg()
+        if not same_strides(self.shape, tensor.stride(), self.strides):
+            ordered = torch.empty_strided(self.shape, self.strides, dtype=tensor.dtype, device=tensor.device)
+            tensor = ordered.copy_(tensor)
+        return self._flatten(tensor, ())
+
+    def flat_rows(self, tensor: Tensor) -> Tensor:
+        """The same for a tensor with leading slots, made by ``empty(..., leading=C)``: ``(C, length)``."""
+        tensor = local(tensor)
+        return self._flatten(tensor, (tensor.shape[0],))
+
+    def _flatten(self, tensor: Tensor, leading: tuple[int, ...]) -> Tensor:
+        pairs = self.complex and not tensor.is_complex()  # a complex parameter stored as real pairs
+        length = self.numel * 2 if pairs else self.numel
+        if not self.contiguous:
+            strides = (length, 1) if leading else (1,)
+            tensor = tensor.as_strided((*leading, length), strides, tensor.storage_offset())
+        if tensor.is_complex():
+            tensor = torch.view_as_real(tensor)
+        return tensor.reshape(*leading, self.length)
+
+    def empty(self, dtype: torch.dtype, device: torch.device, leading: int | None = None, **options: Any) -> Tensor:
+        """An uninitialised tensor of the parameter's shape and order (``leading`` slots of it if given).
+
+        For a complex parameter a complex ``dtype`` keeps the shape, a real one stores pairs in a last dimension of 2.
+        """
+        shape, strides, span = tuple(self.shape), tuple(self.strides), self.numel
+        if self.complex and not dtype.is_complex:
+            shape, strides, span = (*shape, 2), (*(2 * stride for stride in strides), 1), 2 * span
+        if leading is not None:
+            shape, strides = (leading, *shape), (span, *strides)
+        return torch.empty_strided(shape, strides, dtype=dtype, device=device, **options)
+
+    def copy(self, tensor: Tensor) -> Tensor:
+        """A copy in the parameter's order: torch's fused loops read a gradient as if it had that."""
+        if is_dtensor(tensor) or same_strides(self.shape, tensor.stride(), self.strides):
+            return tensor.clone()
+        return self.empty(tensor.dtype, tensor.device).copy_(tensor)
+
+    def unflatten(self, flat: Tensor) -> Tensor:
+        """A tensor of the parameter's shape and order on top of a flat real one."""
+        if self.complex:
+            flat = torch.view_as_complex(flat.view(-1, 2))
+        if self.contiguous:
+            return flat.view(self.shape)
+        return flat.as_strided(self.shape, self.strides)

@@ -1,0 +1,208 @@
+"""What is kept of gradients: slots and their running sum for each parameter, tables that parameters share, state keys.
+
+A ``Store`` is what is decided at once: everything under ``scope="global"``, one group under ``"group"``, the tensors of a
+group, a row of the tables each, under ``"tensor"``. A ``Part`` is one parameter's share of it. A ``Block`` is the buffer that
+its slots lie in: usually one for each parameter; where torch's operations make the steps on an accelerator, one for all
+parameters of a group, since there every operation costs a launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .aggregations import Aggregation, adding_weights, aggregation_of
+from .formats import FORMATS, SCALE_BLOCK, Slots, working_dtype
+from .layout import Layout, is_dtensor, local
+from .policies import Policy, policy_of
+
+# State keys: flat tensors of fixed shape under every parameter, from the first step on.
+SLOTS = "critical_slots"  # (C, *shape): the stored gradients
+SCALE = "critical_scale"  # (C, blocks): with 8-bit slots, what their codes are multiplied with
+SUM = "critical_sum"  # (*shape): the sum of the stored gradients, fp32 or wider; not with aggr="fisher"
+PRIORITY = "critical_priority"  # (C,): norm * decay ** age
+NORM = "critical_norm"  # (C,): norm when stored
+BORN = "critical_born"  # (C,): number of the step that stored it; 0 = free
+CLOCK = "critical_clock"  # (): steps seen, not counting those with a gradient that was not finite
+INSERTED = "critical_inserted"  # (): gradients stored so far
+GRAM = "critical_gram"  # (C, C): inner products of the stored gradients; with aggr="fisher" only
+
+# NOTE [pending]: an entry that a kernel has rounded has inner products that only the next step's pass over the slots
+# finds; until then its row and column of the Gram matrix are NaN. A checkpoint keeps them so, and the resumed run finds
+# the same bits; whatever else goes on from there settles them first (gram.settle).
+TABLE_KEYS = (PRIORITY, NORM, BORN, CLOCK, INSERTED)
+KEYS = (SLOTS, SCALE, SUM, *TABLE_KEYS, GRAM)
+
+State = MutableMapping[str, Any]
+
+# A rolling slice of the running sum is summed anew in each step, so that rounding errors cannot pile up. Once round
+# takes this many steps per slot, which makes the extra reads 1/16 of a gradient whatever topC is.
+REFRESH_STEPS_PER_SLOT = 16
+SMALLEST_REFRESH = 4 * SCALE_BLOCK
+
+
+class Part:
+    """One parameter's share of a store."""
+
+    def __init__(self, param: Tensor, options: dict[str, Any], index: int, row: int, number: int) -> None:
+        self.param = param
+        self.options = options  # of its group; the same dictionary as long as the store lives, with the values of now
+        self.index = index  # among all parameters of the memory
+        self.row = row  # of the store's tables
+        self.number = number  # within the store; staggers the refreshing of small tensors
+        self.layout = Layout(param)
+        self.dtype = param.dtype  # that the memory was laid out for; a model may be cast later
+        self.damps = aggregation_of(options["aggr"]).damps
+        self.work = working_dtype(param.dtype)
+        self.device = local(param).device
+        self.sharded = is_dtensor(param)
+        self.counts = True  # whether this rank adds this tensor's squares to the norm (see ranks)
+        self.tensors: dict[str, Tensor] = {}  # what stands in the optimizer's state, our keys only
+        self.block: Block
+        self.start = 0  # in the block
+
+    @property
+    def length(self) -> int:
+        """Values: of a complex parameter twice its elements."""
+        return self.layout.length
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """As the option says now."""
+        return aggregation_of(self.options["aggr"])
+
+    @property
+    def format_name(self) -> str:
+        """The key of ``FORMATS`` that the slots are stored by."""
+        name = self.options["memory_dtype"]
+        return str(self.layout.real_dtype).removeprefix("torch.") if name is None else name
+
+    @property
+    def offloaded(self) -> bool:
+        """Whether the slots lie in host memory, and the parameter does not."""
+        return self.options["memory_device"] == "cpu" and self.device.type != "cpu"
+
+    @property
+    def sum(self) -> Tensor | None:
+        """Flat; ``None`` where it damps."""
+        total = self.block.sum
+        return None if total is None else total[self.start : self.start + self.length]
+
+    @property
+    def bytes(self) -> int:
+        """Held by this rank for this parameter, the shared tables not counted."""
+        mine = [local(self.tensors[key]) for key in (SLOTS, SCALE, SUM) if key in self.tensors]
+        return sum(tensor.numel() * tensor.element_size() for tensor in mine)
+
+
+class Block:
+    """Slots in one buffer and, unless they damp, their running sum. Parts begin at multiples of ``SCALE_BLOCK``."""
+
+    def __init__(self, parts: list[Part], slots: Slots, total: Tensor | None) -> None:
+        self.parts, self.slots, self.sum = parts, slots, total
+        first = parts[0]
+        self.options, self.row, self.number = first.options, first.row, first.number
+        self.damps, self.work, self.device, self.counts = first.damps, first.work, first.device, first.counts
+        self.length = int(slots.values.shape[1])
+        self.scratch: list[Tensor | None] = [None]  # the last directions; see engines/torch_ops.py
+        for part in parts:
+            part.block = self
+
+    def refresh_span(self) -> tuple[int, int]:
+        """``(length of a slice of the running sum, steps once round)``."""
+        steps = REFRESH_STEPS_PER_SLOT * int(self.slots.values.shape[0])
+        length = max(-(-self.length // steps), SMALLEST_REFRESH)
+        return -(-length // SCALE_BLOCK) * SCALE_BLOCK, steps
+
+    def refresh_all(self) -> None:
+        """Make the running sum anew from the slots."""
+        assert self.sum is not None
+        for start in range(0, self.length, 1 << 16):
+            stop = min(start + (1 << 16), self.length)
+            self.sum[start:stop] = self.slots.columns(start, stop).sum(0)
+
+
+class Store:
+    """Parts with common tables: priorities, norms, birthdays, a clock; a row of them for each thing that is decided."""
+
+    def __init__(self, parts: list[Part], streams: Sequence[int], by_tensor: bool) -> None:
+        self.parts, self.by_tensor = parts, by_tensor
+        self.options = parts[0].options  # what there is one of in a store is the same in all of them
+        self.topC: int = self.options["topC"]
+        self.policy: Policy = policy_of(self.options["policy"])
+        self.rows = len(parts) if by_tensor else 1
+        self.device = parts[0].device
+        wide = any(part.work == torch.float64 for part in parts)
+        self.dtype = torch.float64 if wide else torch.float32
+        self.stream = torch.tensor(list(streams), device=self.device)
+        self.process_group: Any = None
+        self.blocks: list[Block] = []
+        self.priority: Tensor  # (rows, C), as norm and born
+        self.norm: Tensor
+        self.born: Tensor
+        self.clock: Tensor  # (rows,), as inserted
+        self.inserted: Tensor
+        self.gram: Tensor | None = None  # (rows, C, C)
+        self.attached = False  # whether the optimizer's state holds what is here
+        self.engine: Any = None
+        self.engine_reason = ""  # why not a faster one
+        self._adding: dict[Any, list[tuple[float, float]]] = {}
+
+    @property
+    def needs_cosine(self) -> bool:
+        """Whether a rule asks for the cosine of gradient and memory."""
+        return self.policy.needs_cosine or any(block.parts[0].aggregation.needs_cosine for block in self.blocks)
+
+    @property
+    def needs_dots(self) -> bool:
+        """Whether a rule asks for the inner product with every slot."""
+        return self.policy.needs_dots or any(block.parts[0].aggregation.needs_dots for block in self.blocks)
+
+    @property
+    def damps(self) -> bool:
+        """Whether some part does."""
+        return any(part.damps for part in self.parts)
+
+    def tables(self) -> dict[str, Tensor]:
+        """By their keys."""
+        tables = (self.priority, self.norm, self.born, self.clock, self.inserted)
+        return dict(zip(TABLE_KEYS, tables))
+
+    def adding_weights(self, aggr: str | Aggregation, kappa: float) -> list[tuple[float, float]]:
+        """``(scale, share)`` by the number of live entries, as numbers: for engines that decide on the host."""
+        if (aggr, kappa) not in self._adding:
+            counts = torch.arange(self.topC + 1, device="cpu")
+            both = adding_weights(aggr, kappa, counts, torch.ones_like(counts, dtype=torch.bool))
+            if len(self._adding) > 64:  # a schedule of kappa
+                self._adding.clear()
+            self._adding[aggr, kappa] = list(zip(*(weights.tolist() for weights in both)))
+        return self._adding[aggr, kappa]
+
+    def attach(self, state: MutableMapping[Tensor, State]) -> None:
+        """Write our keys into the optimizer's state, and take out those that this store does not use."""
+        for part in self.parts:
+            mine = state.setdefault(part.param, {})
+            for key in KEYS:
+                if key not in part.tensors:
+                    mine.pop(key, None)
+            mine.update(part.tensors)
+        self.attached = True
+
+    @property
+    def table_bytes(self) -> int:
+        """Of the tables alone, which every parameter's state shows but one tensor holds."""
+        tables = [*self.tables().values(), *([] if self.gram is None else [self.gram])]
+        return sum(table.numel() * table.element_size() for table in tables)
+
+    @property
+    def bytes(self) -> int:
+        """Held by this rank: slots, sums and tables."""
+        return sum(part.bytes for part in self.parts) + self.table_bytes
+
+
+def scaled_format(dtype: torch.dtype) -> Any:
+    """The format whose 8-bit codes are of ``dtype``, or ``None``."""
+    return next((f for f in FORMATS.values() if f.scaled and f.dtype == dtype), None)

@@ -1,0 +1,327 @@
+"""From state to a store: what an optimizer's state holds is taken over as far as it fits, and the rest is made.
+
+The state may be of another number of slots, scope, dtype or device (a checkpoint, a model that was moved), or not there.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .formats import FORMATS, SCALE_BLOCK, Format, Slots, scale_blocks
+from .gram import gram_from_slots, is_of_these_slots, pending
+from .layout import is_dtensor, local
+from .store import (
+    BORN,
+    CLOCK,
+    GRAM,
+    INSERTED,
+    NORM,
+    PRIORITY,
+    SCALE,
+    SLOTS,
+    SUM,
+    Block,
+    Part,
+    State,
+    Store,
+    scaled_format,
+)
+
+
+def fill(store: Store, olds: Sequence[State], together: bool, known: Iterable[Block]) -> None:
+    """Give a store its tables and blocks, from ``olds``, the state of each part (our keys only).
+
+    ``together``: new slots lie in one buffer for each group. ``known`` are blocks of before: one whose parts' state is what it
+    was is used again, so that nothing is copied when a parameter is added.
+    """
+    for part, old in zip(store.parts, olds):
+        check_state(part.param, old)
+    keep = _take_over_tables(store, olds)
+    of = {part.param: (part, old) for part, old in zip(store.parts, olds)}
+    exact: set[Part] = set()  # whose slots hold, bit for bit, what the state held
+    for block in known if keep is None else ():
+        if all(_is_still(part, of) for part in block.parts):
+            here = [of.pop(before.param)[0] for before in block.parts]
+            for part, before in zip(here, block.parts):
+                part.start = before.start
+                part.tensors = {key: before.tensors[key] for key in (SLOTS, SCALE, SUM) if key in before.tensors}
+            store.blocks.append(Block(here, block.slots, block.sum))
+            exact.update(here)
+    for parts in _shares([part for part, _ in of.values()], together and not store.by_tensor):
+        held = [of[part.param][1] for part in parts]
+        store.blocks.append(
+            _block_of_many(parts, held, keep, exact)
+            if len(parts) > 1
+            else _block_of_one(parts[0], held[0], keep, exact)
+        )
+    store.blocks.sort(key=lambda block: block.number)
+    if store.damps:
+        store.gram = _take_over_gram(store, olds, keep is None, exact)
+    for part in store.parts:
+        part.tensors.update({key: table[part.row] for key, table in store.tables().items()})
+        if store.gram is not None and part.damps:
+            part.tensors[GRAM] = store.gram[part.row]
+
+
+# -- slots -----------------------------------------------------------------------------------------------------------------
+
+
+def _is_still(part: Part, of: dict[Tensor, tuple[Part, State]]) -> bool:
+    """Whether a part of an old block has its parameter here, in the same form, and its state untouched."""
+    if part.param not in of:
+        return False
+    new, old = of[part.param]
+    same_form = (new.format_name, new.damps, new.dtype, new.device, new.layout.strides, new.offloaded) == (
+        part.format_name, part.damps, part.dtype, part.device, part.layout.strides, part.offloaded,
+    )  # fmt: skip
+    keys = [key for key in (SLOTS, SCALE, SUM) if key in part.tensors]
+    where = part.block.slots.values[:, part.start :].data_ptr() if not part.sharded and part.length else None
+    return same_form and all(old.get(key) is part.tensors[key] for key in keys) and (
+        where is None or part.tensors[SLOTS].data_ptr() == where
+    )  # fmt: skip
+
+
+def _shares(parts: list[Part], together: bool) -> Iterable[list[Part]]:
+    """Who shares a block with whom: of one group and form, and plain tensors on the parameters' device."""
+    shares: dict[Any, list[Part]] = {}
+    for part in parts:
+        alone = not together or part.sharded or part.layout.complex or part.offloaded or part.length == 0
+        form = (id(part.options), part.dtype, part.device, part.format_name)
+        shares.setdefault(part if alone else form, []).append(part)
+    return shares.values()
+
+
+def _block_of_many(parts: list[Part], olds: list[State], keep: Tensor | None, exact: set[Part]) -> Block:
+    """One buffer for all of them, and views of it in the shapes that the state has."""
+    first, C, at = parts[0], parts[0].options["topC"], 0
+    for part in parts:
+        part.start = at
+        at += scale_blocks(part.length) * SCALE_BLOCK
+    format_, device = FORMATS[first.format_name], first.device
+    codes = torch.zeros(C, at, dtype=torch.int8 if format_.scaled else format_.dtype, device=device)
+    values = codes.view(format_.dtype)
+    scale = torch.zeros(C, at // SCALE_BLOCK, dtype=torch.float32, device=device) if format_.scaled else None
+    total = None if first.damps else torch.zeros(at, dtype=first.work, device=device)
+    block = Block(parts, Slots(values, scale, format_, first.work, device), total)
+    for part, old in zip(parts, olds):
+        shape, strides = tuple(part.layout.shape), tuple(part.layout.strides)
+        part.tensors = {SLOTS: values.as_strided((C, *shape), (at, *strides), part.start)}
+        if scale is not None:
+            begin = part.start // SCALE_BLOCK
+            part.tensors[SCALE] = scale[:, begin : begin + scale_blocks(part.length)]
+        if _is_same(part, old, keep):
+            for key, new in part.tensors.items():
+                new.copy_(old[key])
+            exact.add(part)
+        elif SLOTS in old:
+            _copy_slots(part, old, keep)
+        if total is not None:
+            part.tensors[SUM] = total.as_strided(shape, strides, part.start)
+    if total is not None and any(SLOTS in old for old in olds):
+        block.refresh_all()
+    return block
+
+
+def _block_of_one(part: Part, old: State, keep: Tensor | None, exact: set[Part]) -> Block:
+    part.tensors = _empty(part)
+    same = _is_same(part, old, keep)
+    if not part.damps:
+        part.tensors[SUM] = _zeros(part, part.work.to_complex() if part.layout.complex else part.work)
+    trusted = same and SUM in part.tensors and _same_values(old.get(SUM), part.tensors[SUM])
+    if same:
+        exact.add(part)
+        for key in [key for key in part.tensors if key != SUM or trusted]:
+            # Copied, bit for bit, where they lie elsewhere or in another order.
+            new = part.tensors[key]
+            part.tensors[key] = old[key] if _same_storage(old[key], new) else new.copy_(old[key])
+    rows = part.layout.flat_rows(part.tensors[SLOTS])
+    slots = Slots(rows, part.tensors.get(SCALE), FORMATS[part.format_name], part.work, part.device)
+    block = Block([part], slots, part.layout.flat(part.tensors[SUM]) if SUM in part.tensors else None)
+    if SLOTS in old and not same:
+        _copy_slots(part, old, keep)
+    if block.sum is not None and SLOTS in old and not trusted:
+        block.refresh_all()
+    return block
+
+
+def _zeros(part: Part, dtype: torch.dtype) -> Tensor:
+    if part.sharded:
+        return torch.zeros_like(part.param, dtype=dtype, memory_format=torch.contiguous_format)
+    return part.layout.empty(dtype, part.device).zero_()
+
+
+def _empty(part: Part) -> dict[str, Tensor]:
+    """Zeroed slots (and scales) in the layout and format that the options ask for."""
+    format_, topC, memory_dtype = FORMATS[part.format_name], part.options["topC"], part.options["memory_dtype"]
+    complex_ = part.layout.complex and memory_dtype is None
+    dtype = part.param.dtype if complex_ else format_.dtype
+    if part.sharded:
+        if format_.scaled or part.offloaded or (part.layout.complex and not complex_):
+            raise TypeError(
+                f"memory_dtype={memory_dtype!r}, memory_device={part.options['memory_device']!r} "
+                "with a sharded parameter (DTensor): 8-bit slots and slots in host memory are for plain tensors; "
+                'use memory_dtype="bfloat16"'
+            )
+        # NOTE [DTensor]: new_zeros would be replicated without a word; only this shifts every kind of placement.
+        return {SLOTS: _zeros(part, dtype).unsqueeze(0).repeat(topC, *[1] * part.param.dim())}
+    place: dict[str, Any] = {"pin_memory": True} if part.offloaded else {}
+    device = torch.device("cpu") if part.offloaded else part.device
+    tensors = {SLOTS: part.layout.empty(dtype, device, leading=topC, **place)}
+    (tensors[SLOTS].view(torch.int8) if format_.scaled else tensors[SLOTS]).zero_()
+    if format_.scaled:
+        tensors[SCALE] = torch.zeros(topC, scale_blocks(part.length), dtype=torch.float32, device=device, **place)
+    return tensors
+
+
+def _is_same(part: Part, old: State, keep: Tensor | None) -> bool:
+    """Whether the slots can hold, bit for bit, what the old state holds."""
+    return keep is None and all(_same_values(old.get(key), new) for key, new in part.tensors.items())
+
+
+def _copy_slots(part: Part, old: State, keep: Tensor | None) -> None:
+    """Bring slots of another number, order, dtype or device into ours, rounding where ours are narrower."""
+    was = local(old[SLOTS])
+    flat = torch.stack([_flat_old(part, slot) for slot in was.unbind(0)])
+    format_ = scaled_format(was.dtype)
+    if format_ is None and SCALE in old:  # codes that somebody has cast: torch's load_state_dict does
+        format_ = FORMATS["int8"]
+    scale = old[SCALE] if format_ is not None else None
+    source = Slots(flat, scale, format_ or Format(flat.dtype), part.work, part.device)
+    slots = part.block.slots
+    for k, row in enumerate(range(was.shape[0]) if keep is None else keep[part.row].tolist()):
+        slots.write(k, *slots.encode(source.row(row)), start=part.start)
+
+
+def _flat_old(part: Part, slot: Tensor) -> Tensor:
+    layout = part.layout
+    if layout.complex and not slot.is_complex():
+        return slot.reshape(-1) if layout.contiguous else layout.flat(torch.view_as_complex(slot.float()))
+    if slot.dtype in (torch.float8_e4m3fn, torch.int8):
+        return layout.flat(slot.view(torch.int8)).view(slot.dtype)
+    return layout.flat(slot)
+
+
+def _same_values(old: Tensor | None, new: Tensor) -> bool:
+    """Whether ``old`` can be taken over as it is, or copied without rounding."""
+    return old is not None and type(old) is type(new) and (old.shape, old.dtype) == (new.shape, new.dtype)
+
+
+def _same_storage(old: Tensor, new: Tensor) -> bool:
+    return (old.device, old.stride(), old.is_pinned()) == (new.device, new.stride(), new.is_pinned()) and (
+        is_dtensor(old)
+        or old.untyped_storage().nbytes() <= 2 * new.untyped_storage().nbytes()  # no view of a large buffer
+    )
+
+
+# -- tables ----------------------------------------------------------------------------------------------------------------
+
+
+def _take_over_tables(store: Store, olds: Sequence[State]) -> Tensor | None:
+    """Make the tables. Returns the old slots to keep, ``(rows, topC)``, if their number changes."""
+    holders: list[State] = []
+    for row in range(store.rows):
+        mine = [old for part, old in zip(store.parts, olds) if part.row == row and SLOTS in old and BORN in old]
+        if any(not _same_tables(mine[0], other) for other in mine[1:]):
+            warnings.warn(
+                "the parameters of one memory come with different tables (was the scope another one?): "
+                "this memory starts empty",
+                stacklevel=2,
+            )
+            mine = []
+            for old in olds:
+                old.clear()
+        holders.append(mine[0] if mine else {})
+    C = max((holder[BORN].shape[0] for holder in holders if holder), default=store.topC)
+
+    def stacked(key: str, dtype: torch.dtype, *shape: int) -> Tensor:
+        blank = torch.zeros(shape, dtype=dtype, device=store.device)
+        rows = []
+        for holder in holders:
+            table = local(holder[key]).to(store.device, dtype) if key in holder else blank
+            rows.append(blank if table.shape != blank.shape else table)
+        return torch.stack(rows)
+
+    store.priority = stacked(PRIORITY, store.dtype, C)
+    store.norm = stacked(NORM, store.dtype, C)
+    store.born = stacked(BORN, torch.int64, C)
+    store.clock = stacked(CLOCK, torch.int64)
+    store.inserted = stacked(INSERTED, torch.int64)
+    if store.topC == C:
+        return None
+    keep = strongest(store.priority, store.born, min(C, store.topC), by_age=store.policy.name == "FIFO")
+    free = store.topC - keep.shape[1]
+    for name in ("priority", "norm", "born"):
+        table = getattr(store, name).gather(1, keep)
+        setattr(store, name, torch.nn.functional.pad(table, (0, free)))
+    return keep
+
+
+def _same_tables(one: State, other: State) -> bool:
+    keys = (PRIORITY, BORN, CLOCK)
+    if all(one.get(key) is other.get(key) for key in keys) or one[BORN].is_meta:
+        return True
+    return all(
+        key in one and key in other and torch.equal(local(one[key]).cpu(), local(other[key]).cpu()) for key in keys
+    )
+
+
+def strongest(priority: Tensor, born: Tensor, count: int, by_age: bool) -> Tensor:
+    """The ``count`` slots of the highest priority, of equal ones the youngest, in slot order: ``(rows, count)``.
+
+    >>> strongest(torch.tensor([[3.0, 1.0, 3.0]]), torch.tensor([[1, 2, 3]]), 1, by_age=False)
+    tensor([[2]])
+    """
+    order = born.argsort(dim=-1, descending=True, stable=True)
+    if not by_age:
+        live = torch.where(born > 0, priority, -torch.inf).gather(-1, order)
+        order = order.gather(-1, live.argsort(dim=-1, descending=True, stable=True))
+    return order[..., :count].sort(-1).values
+
+
+def _take_over_gram(store: Store, olds: Sequence[State], same_count: bool, exact: set[Part]) -> Tensor:
+    """The Gram matrix of the old state, or, where that is missing or doubtful, a new one made from the slots."""
+    gram = torch.zeros(store.rows, store.topC, store.topC, dtype=torch.float64, device=store.device)
+    trusted = same_count
+    for part, old in zip(store.parts, olds):
+        if SLOTS not in old:
+            continue  # a newcomer: its zero slots change no inner product
+        was = old.get(GRAM)
+        if not part.damps:
+            trusted &= was is None  # it used to damp: the others' matrix still counts it
+        elif was is None or was.shape != gram.shape[1:] or was.dtype != gram.dtype or part not in exact:
+            trusted = False
+        else:
+            gram[part.row] = local(was).to(store.device)
+    if gram.is_meta:
+        return gram  # there are no numbers to doubt
+    waits = pending(gram)
+    unknown = waits[..., :, None] | waits[..., None, :]
+    as_left = torch.equal(~torch.isfinite(gram), unknown) and bool((waits.sum(-1) <= 1).all())
+    return gram if trusted and as_left and is_of_these_slots(gram, store) else gram_from_slots(store)
+
+
+def check_state(param: Tensor, state: State) -> None:
+    """Raise ``ValueError`` if what ``state`` holds for ``param`` cannot be its memory."""
+    if not state:
+        return
+    slots = state.get(SLOTS)
+    shape = tuple(param.shape)
+    if not torch.is_tensor(slots) or tuple(slots.shape[1:]) not in (shape, (*shape, 2)) or slots.dim() < 1:
+        found = tuple(slots.shape) if torch.is_tensor(slots) else type(slots).__name__
+        raise ValueError(f"Invalid {SLOTS}: {found} for a parameter of shape {shape}, expected (topC, *{shape})")
+    C = slots.shape[0]
+    expected = {PRIORITY: (C,), NORM: (C,), BORN: (C,), CLOCK: (), INSERTED: (), SUM: shape}
+    if scaled_format(slots.dtype) is not None:
+        expected[SCALE] = (C, scale_blocks(slots[0].numel()))
+    for key, must in expected.items():
+        if key in (INSERTED, SUM) and key not in state:
+            continue  # a memory can do without
+        table = state.get(key)
+        if not torch.is_tensor(table) or tuple(table.shape) != must:
+            found = tuple(table.shape) if torch.is_tensor(table) else type(table).__name__
+            raise ValueError(f"Invalid {key}: {found}, expected the shape {must}, as {SLOTS} is {tuple(slots.shape)}")
