@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 
 import critgrad
+from critgrad.memory.aggregations import AGGREGATIONS
+from critgrad.memory.policies import POLICIES
 from critgrad.reference import ReferenceMemory
 
 SHAPES = ((3, 4), (5,), (), (2, 1, 3))
@@ -83,8 +85,8 @@ def memory_state(optimizer) -> list[dict[str, Tensor]]:
     ]
 
 
-ALL_POLICIES = ("KotH", "bottomC", "FIFO", "random", "MNDS", "CDS", "CSS", "RR", "NCPR", "sparse")
-ALL_AGGREGATIONS = ("mean", "sum", "mid", "min", "median", "max", "fisher")
+ALL_POLICIES = tuple(POLICIES)
+ALL_AGGREGATIONS = tuple(AGGREGATIONS)
 
 
 def pairs_first(names: str, first, second, third):

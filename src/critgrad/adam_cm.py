@@ -20,7 +20,7 @@ from torch.optim.optimizer import Optimizer, ParamsT
 
 from .memory import Memory
 from .memory.layout import is_dtensor, local
-from .memory.options import default_options, normalize_options
+from .memory.options import DEFAULTS, default_options, normalize_options, unexpected
 
 
 class Adam_CM(Optimizer):
@@ -62,8 +62,12 @@ class Adam_CM(Optimizer):
                 f"Invalid lr, eps, weight_decay or betas: {lr}, {eps}, {weight_decay}, {betas}, expected none below 0 "
                 "and betas below 1"
             )
+        for name in memory:
+            if name not in DEFAULTS:
+                known = ["lr", "betas", "eps", "weight_decay", *DEFAULTS, "process_group"]
+                raise unexpected("Adam_CM", name, known)
         options = default_options(memory, aggr="sum")
-        normalize_options({name: options[name] for name in default_options({})})
+        normalize_options(options)
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, **options})
         self._process_group = process_group
         _ = self.memory  # says what is wrong with an option
@@ -71,8 +75,8 @@ class Adam_CM(Optimizer):
     @property
     def memory(self) -> Memory:
         """What holds the momenta; ``critgrad.inspect`` looks into it."""
-        if self._memory is None or self._memory.state is not self.state or self._memory.groups is not self.param_groups:
-            self._memory = Memory(self.param_groups, state=self.state, process_group=self._process_group)
+        if self._memory is None:
+            self._memory = Memory(self.param_groups, state=self, process_group=self._process_group)
         return self._memory
 
     @torch.no_grad()

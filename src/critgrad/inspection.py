@@ -10,7 +10,7 @@ import torch
 
 from .engines.sums import Columns, measure, squares
 from .engines.torch_ops import joined
-from .memory.aggregations import damping_weights
+from .memory.aggregations import ROUNDING_OF_PRODUCTS, damping_weights
 from .memory.gram import settled
 from .memory.memory import Memory
 from .memory.ranks import all_reduce_
@@ -218,7 +218,8 @@ def _add_damping(memory: Store, rows: list[dict[str, Any]]) -> None:
     assert sums.own_square is not None
     options = next(part.options for part in memory.parts if part.damps)
     usable = torch.isfinite(sums.square)
-    w = damping_weights(gram, sums.dots, options["rho"], options["kappa"], usable)
+    rounding = ROUNDING_OF_PRODUCTS if memory.dtype == torch.float32 else 1e-13
+    w = damping_weights(gram, sums.dots, options["rho"], options["kappa"], usable, rounding)
     for i, row in enumerate(rows):
         square = float(sums.own_square[i])
         if not (math.isfinite(square) and square > 0 and row["live"]):

@@ -89,13 +89,9 @@ class ReferenceMemory:
         if self.aggr == "fisher":
             return self.damped(g)
         by_norm = sorted(M, key=lambda entry: (entry.norm, entry.born))
-        if self.aggr == "min":
-            picked = by_norm[0]
-        elif self.aggr == "median":
-            picked = by_norm[(n - 1) // 2]
-        else:
-            picked = min(M, key=lambda entry: (-entry.norm, entry.born))
-        return g + self.kappa * picked.gradient
+        largest_first = sorted(M, key=lambda entry: (-entry.norm, entry.born))
+        picks = {"min": by_norm[0], "median": by_norm[(n - 1) // 2], "max": largest_first[0]}
+        return g + self.kappa * picks[self.aggr].gradient
 
     def damped(self, g: Tensor) -> Tensor:
         """As the formula reads: build the d x d matrix and solve it."""
@@ -158,7 +154,7 @@ class ReferenceMemory:
         total = torch.stack([entry.gradient for entry in M]).sum(0)
         length = float(total.norm()) * norm
         cos = float(g @ total) / length if length > 0 else 0.0
-        return coin < ((1 - cos) / 2 if self.policy == "CDS" else (1 + cos) / 2)
+        return coin < {"CDS": (1 - cos) / 2, "CSS": (1 + cos) / 2}[self.policy]
 
     def victim(self) -> int:
         """The slot that goes, of a memory that is full."""

@@ -24,7 +24,8 @@ import critgrad
 DEVICE = torch.device("cuda")
 CHECKS: dict[str, Callable[[], str]] = {}
 
-# Every kind of step: adding and damping, plain (foreach) and fused where the base has that.
+# Every kind of step: adding and damping; with torch's operations alone, with the memory's kernels and the base's own foreach
+# loop, and with kernels that make the base's update, too.
 OPTIMIZERS = {
     "Adam_C": (critgrad.Adam_C, {"lr": 1e-2, "decay": 0.97}),
     "SGD_C": (critgrad.SGD_C, {"lr": 1e-2, "momentum": 0.9, "decay": 0.97}),
@@ -33,7 +34,7 @@ OPTIMIZERS = {
     "NAdam_F": (critgrad.NAdam_F, {"lr": 1e-2, "topC": 4, "decay": 0.97}),
     "NAdam_F by tensor": (critgrad.NAdam_F, {"lr": 1e-2, "topC": 4, "decay": 0.97, "scope": "tensor"}),
 }
-PATHS = {"plain": {"foreach": True}, "fused": {"fused": True}}
+PATHS = {"plain": {"foreach": True, "fused": False}, "beside": {"foreach": True}, "fused": {"fused": True}}
 
 
 def check(name: str) -> Callable[[Callable[[], str]], Callable[[], str]]:
@@ -44,7 +45,7 @@ def check(name: str) -> Callable[[Callable[[], str]], Callable[[], str]]:
     return register
 
 
-def for_each(names=tuple(OPTIMIZERS), only: tuple[str, ...] = ("plain", "fused")):
+def for_each(names=tuple(OPTIMIZERS), only: tuple[str, ...] = ("plain", "beside", "fused")):
     """Register one check per optimizer and path."""
 
     def register(function):
@@ -144,6 +145,46 @@ def same_as_the_cpu_over_60_steps(cls, options) -> str:
     expect(torch.equal(born_cpu, born_gpu), f"other slots: {born_cpu.tolist()} against {born_gpu.tolist()}")
     expect(distance(w_cpu, w_gpu) < 1e-4, f"weights {distance(w_cpu, w_gpu):.2e} apart")
     return f"{distance(w_cpu, w_gpu):.1e} apart, {said}"
+
+
+ANY_BASE = {
+    "RAdam": lambda net, **o: critgrad.critical(torch.optim.RAdam)(net.parameters(), lr=1e-2, **o),
+    "Adagrad": lambda net, **o: critgrad.critical(torch.optim.Adagrad)(net.parameters(), lr=1e-2, **o),
+    "Adamax": lambda net, **o: critgrad.critical(torch.optim.Adamax)(net.parameters(), lr=1e-2, **o),
+    "wrapped": lambda net, **o: critgrad.CriticalGradients(torch.optim.RAdam(net.parameters(), lr=1e-2), **o),
+    "Adam_CM": lambda net, **o: critgrad.Adam_CM(net.parameters(), lr=1e-3, **o),
+}
+if hasattr(torch.optim, "Muon"):
+    ANY_BASE["Muon"] = lambda net, **o: critgrad.critical(torch.optim.Muon)(
+        [p for p in net.parameters() if p.dim() == 2], lr=1e-3, **o
+    )
+
+
+def any_base(make, memory_options, engine) -> str:
+    """Weights to 1e-4, and the very same decisions, as on a CPU."""
+    os.environ["CRITGRAD_ENGINE"] = engine
+    runs = {}
+    try:
+        for device in ("cpu", DEVICE):
+            net = model("cpu").to(device)
+            opt = make(net, decay=0.97, **memory_options)
+            train(net, opt, batches(60, device))
+            runs[str(device)] = weights(net), memory(opt)["0.critical_born"].cpu()
+            used = critgrad.inspect(opt).engine
+    finally:
+        del os.environ["CRITGRAD_ENGINE"]
+    expect(used == engine or DEVICE.type == "cpu", f"the engine was {used}")
+    (w_cpu, born_cpu), (w_gpu, born_gpu) = runs["cpu"], runs[str(DEVICE)]
+    expect(torch.equal(born_cpu, born_gpu), f"other slots: {born_cpu.tolist()} against {born_gpu.tolist()}")
+    close = 5e-3 if make is ANY_BASE.get("Muon") else 1e-4  # Muon works in bfloat16
+    expect(distance(w_cpu, w_gpu) < close, f"weights {distance(w_cpu, w_gpu):.2e} apart")
+    return f"{distance(w_cpu, w_gpu):.1e} apart"
+
+
+for _name, _make in ANY_BASE.items():
+    for _how, _options in {"adding": {"topC": 5}, "damping": {"topC": 4, "aggr": "fisher"}}.items():
+        for _engine in ("triton", "torch"):
+            CHECKS[f"any_base[{_name}-{_how}-{_engine}]"] = lambda m=_make, o=_options, e=_engine: any_base(m, o, e)
 
 
 @for_each(names=("Adam_C", "AdamW_F"))

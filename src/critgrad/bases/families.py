@@ -96,9 +96,9 @@ class Epilogue:
         of = {p: group for group in self.optimizer.param_groups for p in group["params"]}
         return [of[part.param] for part in parts]
 
-    def why_not(self, store: Store) -> str | None:
-        """What of the base's options no kernel knows, or ``None``."""
-        if self.family is None:
+    def why_not(self, store: Store, known: Sequence[str]) -> str | None:
+        """What of the base an engine that has the ``known`` families does not know, or ``None``."""
+        if self.family is None or self.family.name not in known:
             return "there is no kernel for it"
         seen: list[Group] = []
         for group in self.groups(store.parts):

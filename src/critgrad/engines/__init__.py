@@ -24,6 +24,8 @@ ENGINES = {
 def _candidates(store: Store) -> list[str]:
     """Which engines could serve this kind of device; their modules take a while to import."""
     wanted = os.environ.get("CRITGRAD_ENGINE")
+    if wanted not in (None, "", "torch", *ENGINES):
+        raise ValueError(f"Invalid CRITGRAD_ENGINE: {wanted!r}, expected torch or one of {', '.join(ENGINES)}")
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     return [
         name
@@ -32,26 +34,28 @@ def _candidates(store: Store) -> list[str]:
     ]
 
 
-def _chosen(store: Store, epilogue: Any, only_torch: bool) -> tuple[Any, str]:
-    """``(class of the engine, why not a faster one)``."""
+def _chosen(store: Store, epilogue: Any, only_torch: bool) -> tuple[Any, Any, str]:
+    """``(class of the engine, the epilogue if it takes that, why not a faster one)``."""
     from .torch_ops import TorchOps
 
     if only_torch:
-        return TorchOps, "kernels are turned off (fused=False)"
+        return TorchOps, None, "kernels are turned off (fused=False)"
     reasons: list[str] = []
     for name in _candidates(store):
         module: Any = import_module(ENGINES[name][0])
         why = module.declines(store)
-        if why is None:
-            where = " on a CPU" if name == "native" else ""
-            whole = epilogue is None or epilogue.why_not(store) is None
-            return module.Engine, "; ".join([*reasons, f"nothing is faster{where}"]) + (
-                "" if whole else f"; {epilogue.base_name} makes its own update: {epilogue.why_not(store)}"
-            )
-        reasons.append(why)
+        if why is not None:
+            reasons.append(why)
+            continue
+        reasons.append("nothing is faster" + (" on a CPU" if name == "native" else ""))
+        if epilogue is not None:
+            why = epilogue.why_not(store, module.FAMILIES)
+            if why is not None:
+                reasons.append(f"{epilogue.base_name} makes its own update: {why}")
+        return module.Engine, epilogue if why is None else None, "; ".join(reasons)
     if os.environ.get("CRITGRAD_ENGINE") == "torch":
         reasons.append("kernels are turned off (CRITGRAD_ENGINE=torch)")
-    return TorchOps, "; ".join(reasons) or f"there are no kernels for parameters on {store.device.type}"
+    return TorchOps, None, "; ".join(reasons) or f"there are no kernels for parameters on {store.device.type}"
 
 
 def wants_one_buffer(store: Store, epilogue: Any, only_torch: bool) -> bool:
@@ -63,6 +67,5 @@ def wants_one_buffer(store: Store, epilogue: Any, only_torch: bool) -> bool:
 
 def choose(store: Store, epilogue: Any, only_torch: bool) -> None:
     """Give a store its engine, as everything lies now."""
-    engine, store.engine_reason = _chosen(store, epilogue, only_torch)
-    usable = epilogue if epilogue is not None and epilogue.why_not(store) is None else None
+    engine, usable, store.engine_reason = _chosen(store, epilogue, only_torch)
     store.engine = engine(store, usable)

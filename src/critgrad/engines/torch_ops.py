@@ -42,6 +42,7 @@ class TorchOps:
     def measure(self, grads: Sequence[Tensor | None]) -> Tensor:
         """The sums of this rank; ``grads`` are one for each part, ``None`` where there is none."""
         store = self.store
+        self.present = [g is not None for g in grads]
         flats = [None if g is None else part.layout.flat(g.detach()) for part, g in zip(store.parts, grads)]
         # Slots in host memory cannot be reached by an index on the device: then the decision is waited for.
         offloaded = any(part.offloaded for part in store.parts)
@@ -118,7 +119,7 @@ class TorchOps:
         for block, g, weights in zip(self.store.blocks, self.g, self.weights):
             if directions and g is not None and not (self.host and not self._is_used(block)):
                 d = self._direction(block, g, weights, self._room(block, g, fresh))
-                for part in block.parts:
+                for part in [part for part in block.parts if self.present[part.number]]:
                     out[part.number] = part.layout.unflatten(d[part.start : part.start + part.length])
         for block, g in zip(self.store.blocks, self.g) if offer else ():
             self._insert(block, g)
@@ -130,11 +131,11 @@ class TorchOps:
         return self.counts[block.row] > 0 and self.finite[block.row]
 
     def _room(self, block: Block, g: Tensor, fresh: bool) -> Tensor:
-        if fresh or not on_host(g):
+        if fresh or not on_host(g) or len(block.parts) > 1:
             return torch.empty_like(g)
         if self.scratch is None:
             self.scratch = Scratch(self.store.parts).is_made()
-        return self.scratch.flats[block.number]  # on a CPU a block has one part
+        return self.scratch.flats[block.number]
 
     def forget_what_is_kept(self) -> None:
         """Give up scratch that a base has kept a reference to: the next step would write to it."""
@@ -149,19 +150,19 @@ class TorchOps:
         C, length = block.slots.values.shape
         if source is not None and g.dtype == block.work and not on_host(g):
             return torch.addcmul(g, source, share, out=d).mul_(scale)
-        size = HOST_PIECE if on_host(g) else DEVICE_PIECE
+        size = HOST_PIECE if on_host(g) else 16 * DEVICE_PIECE
         for start in range(0, length, size):
             stop = min(start + size, length)
             x = g[start:stop].to(block.work)
             if source is not None:
                 x = torch.addcmul(x, source[start:stop], share).mul_(scale)
             else:
-                x, G = x * scale, block.slots.columns(start, stop)
+                x, G = x if block.damps else x * scale, block.slots.columns(start, stop)
                 if on_host(g) or not may_round_products():
                     x = torch.addmv(x, G.t(), share)
                 else:
                     for i in range(C):
-                        x.addcmul_(G[i], share[i])
+                        x = torch.addcmul(x, G[i], share[i])
             if g.dtype == block.work:
                 d[start:stop] = x
             else:  # a sum of two half values may be too large for one; a gradient that was not finite stays as it is
@@ -231,6 +232,7 @@ class TorchOps:
     def differentiable(self, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
         """The directions as functions of ``grads`` that autograd can follow; the memory, not gone on yet, is a constant."""
         store = self.store
+        self.present = [g is not None for g in grads]
         flats = [None if g is None else part.layout.flat(g) for part, g in zip(store.parts, grads)]
         # Copies: the slots are written in later steps, and backward comes after those.
         rows = [part.block.slots.columns(0, part.length).clone() if part.damps else None for part in store.parts]

@@ -58,7 +58,8 @@ class Aggregation:
 
     def slot_weights(self, tables: Tables, usable: Tensor) -> tuple[Tensor, Tensor]:
         """``weights`` where the memory can be used, ``(1, 0)`` elsewhere; raises for what has no such shape."""
-        result = self.weights(replace(tables, asker=f"aggregation {self.name!r}"))
+        result: Any = self.weights(replace(tables, asker=f"aggregation {self.name!r}"))
+        result = result if isinstance(result, (tuple, list)) else (result,)
         wanted = tuple(tables.g_norm.shape), tuple(tables.born.shape)
         found = tuple(tuple(w.shape) if torch.is_tensor(w) else type(w).__name__ for w in result)
         if found != wanted:
@@ -70,7 +71,7 @@ class Aggregation:
 
 @dataclass(frozen=True)
 class Linear(Aggregation):
-    """Of the memory's sum: ``scale_and_share(kappa, n)`` of ``n`` live entries; every engine goes by these numbers."""
+    """Of the memory's sum: ``weights(kappa, n)`` is ``(scale, share)`` for ``n`` entries; every engine goes by these."""
 
     weights: Callable[..., Any]
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, MutableMapping, Sequence
 from operator import itemgetter
 from typing import Any, cast
+from weakref import ref
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from .. import engines
 from .aggregations import Linear, aggregation_of
 from .layout import aligned, like, local
-from .options import DEFAULTS, check_agreement, default_options, normalize_options, unexpected
+from .options import DEFAULTS, OBJECTS, check_agreement, default_options, normalize_options, saved_form, unexpected
 from .ranks import all_reduce_, prepare, refuse_lost_group
 from .store import KEYS, SLOTS, SUM, Part, State, Store
 from .takeover import check_state, fill
@@ -37,8 +39,9 @@ class Memory:
     Args:
         params: parameters or groups of them; a group may have options of its own.
         process_group: for parameters that are sharded without showing it: the ranks to sum norms over.
-        state: an optimizer's ``state``; the memory's keys are written there, under each parameter, so that an optimizer that
-            is built on a memory saves, pickles and reshards it.
+        state: an optimizer that is built on this memory, or its ``state``: the memory's keys are written there, under each
+            parameter, so that the optimizer saves, pickles and reshards them. Of an optimizer itself the memory also follows
+            ``load_state_dict``, without which torch would cast its tables to the parameters' dtype.
         **options: ``topC, decay, aggr, kappa, rho, policy, every, scope, max_age, seed, memory_dtype, memory_device``, as in
             ``critgrad.Adam_C``.
 
@@ -67,21 +70,29 @@ class Memory:
         groups: list[dict[str, Any]] = given if isinstance(given[0], dict) else [{"params": list(given)}]
         for group in groups:  # the same dictionaries, so that what is set in them later counts
             group["params"] = [group["params"]] if torch.is_tensor(group["params"]) else list(group["params"])
-            for name, value in usual.items():
-                group.setdefault(name, value)
-        self.set_up(groups, {} if state is None else state, {name: name for name in DEFAULTS}, process_group)
+            group.update({**usual, **group})
+        self._usual = usual
+        owner = state if isinstance(state, Optimizer) else None
+        held = {} if state is None else state if owner is None else owner.state
+        self.set_up(groups, held, {name: name for name in DEFAULTS}, process_group)
+        if owner is not None:
+            self._owner = ref(owner)
+            follow_loading(owner)
+        self.may_join = state is None  # others save and pickle theirs: each view would bring the whole buffer
         self._read_options()
+
+    _usual: dict[str, Any] = _NOTHING  # of groups that an optimizer on a memory is given later
 
     def set_up(self, groups: list[dict[str, Any]], state: Any, keys: dict[str, str], process_group: Any) -> None:
         """Over groups and state that somebody else owns; ``keys`` are the names that our options have in those groups."""
         self.groups, self.state = groups, cast("MutableMapping[Tensor, State]", state)
         self.process_group, self.lost_group = process_group, False
+        self.may_join = True  # slots of many parameters in one buffer
         self._keys = keys
         self._read: Callable[[dict[str, Any]], Any] = itemgetter(*keys.values())
         self._raw: list[Any] | None = None  # the options as they were read last
-        self._options: list[
-            dict[str, Any]
-        ] = []  # the same by their plain names, checked; the parts have these dictionaries
+        # The same by their plain names, checked; the parts have these dictionaries.
+        self._options: list[dict[str, Any]] = []
         self._stores: list[Store] | None = None
         self.outside: list[
             tuple[dict[str, Any], list[Tensor]]
@@ -90,6 +101,8 @@ class Memory:
         self._places: Any = None  # where the base's tensors lay when engines were chosen
         self._ids: Any = None  # of groups, parameters and their states
         self.states: list[State] = []  # of each parameter
+
+    _owner: Callable[[], Optimizer | None] = staticmethod(lambda: None)  # an optimizer that is built on this memory
 
     # -- a step --------------------------------------------------------------------------------------------------------
 
@@ -101,9 +114,8 @@ class Memory:
         ``scope="tensor"`` one for each parameter. Nothing is admitted if it is not finite, or negative.
         """
         out = self._copies(vectors)
-        for store in self.ready():
-            mine = self.vectors_of(store, vectors)
-            for part, d in zip(store.parts, run(store, mine, self._priority(store, priority), fresh=True)):
+        for store, mine, rank in self._checked(self.ready(), vectors, priority):
+            for part, d in zip(store.parts, run(store, mine, rank, fresh=True)):
                 if d is not None:
                     out[part.index] = d
         self.attach()
@@ -124,10 +136,10 @@ class Memory:
     @torch.no_grad()
     def offer(self, vectors: Vectors, priority: Priority = None) -> None:
         """Admission, insertion, decay, tick; ``priority`` as in ``step``."""
-        for store in self.ready(only_torch=True):
+        self._check_count(vectors)
+        for store, mine, rank in self._checked(self.ready(only_torch=True), vectors, priority):
             engine = store.engine
-            sums = all_reduce_(engine.measure(self.vectors_of(store, vectors)), store)
-            engine.decide(sums, self._priority(store, priority))
+            engine.decide(all_reduce_(engine.measure(mine), store), rank)
             engine.apply(fresh=True, directions=False)
         self.attach()
 
@@ -141,35 +153,39 @@ class Memory:
     def _params(self) -> list[Tensor]:
         return [param for group in self.groups for param in group["params"]]
 
+    def _check_count(self, vectors: Vectors) -> None:
+        count = len(self._params())
+        if len(vectors) != count:
+            raise ValueError(f"Invalid vectors: {len(vectors)} of them, expected one for each of {count} parameters")
+
+    def _checked(self, stores: list[Store], vectors: Vectors, priority: Priority) -> list[tuple[Store, Any, Any]]:
+        """Each store with its vectors and priorities: all of them looked at before any store is written to."""
+        return [(store, self.vectors_of(store, vectors), self._priority(store, priority)) for store in stores]
+
     def _copies(self, vectors: Vectors) -> list[Tensor | None]:
-        params = self._params()
-        if len(vectors) != len(params):
-            raise ValueError(
-                f"Invalid vectors: {len(vectors)} of them, expected one for each of {len(params)} parameters"
-            )
+        self._check_count(vectors)
         return [None if v is None else v.detach().clone() for v in vectors]
 
     def vectors_of(self, store: Store, vectors: Vectors) -> list[Tensor | None]:
         """The vectors of a store's parts, as their parameters are laid out; ``MisfitError`` for one that does not fit."""
-        mine: list[Tensor | None] = []
-        for part in store.parts:
-            v = vectors[part.index]
-            if v is not None:
-                here = v
-                if v.layout is not torch.strided:
-                    raise RuntimeError(
-                        f"a memory of whole gradients is dense and does not support sparse gradients (layout {v.layout}): "
-                        "use a dense embedding (sparse=False), or topC=0 for that group"
-                    )
-                if part.sharded:
-                    v = aligned(v, part.param)
-                    here = local(v)
-                if here.shape != part.layout.shape or here.device != part.device or v.dtype != part.dtype:
-                    raise MisfitError(
-                        f"a gradient of {v.dtype} and shape {tuple(here.shape)} on {here.device} for a parameter of "
-                        f"{part.param.dtype} and shape {tuple(part.layout.shape)} on {part.device}"
-                    )
-            mine.append(v)
+        mine = [vectors[part.index] for part in store.parts]
+        if store.fits([v for v in mine if v is not None]):
+            return mine
+        for i, (part, v) in enumerate(zip(store.parts, mine)):
+            if v is None:
+                continue
+            if v.layout is not torch.strided:
+                raise RuntimeError(
+                    f"a memory of whole gradients is dense and does not support sparse gradients (layout {v.layout}): "
+                    "use a dense embedding (sparse=False), or topC=0 for that group"
+                )
+            mine[i] = v = aligned(v, part.param)
+            here = local(v)
+            if here.shape != part.layout.shape or here.device != part.device or v.dtype != part.dtype:
+                raise MisfitError(
+                    f"a gradient of {v.dtype} and shape {tuple(here.shape)} on {here.device} for a parameter of "
+                    f"{part.param.dtype} and shape {tuple(part.layout.shape)} on {part.device}"
+                )
         return mine
 
     def _priority(self, store: Store, priority: Priority) -> Tensor | None:
@@ -181,6 +197,8 @@ class Memory:
             if given.numel() != 1:
                 raise ValueError(f"Invalid priority: {given.numel()} numbers, expected one")
             return given.reshape(1)
+        if given.dim() == 0:
+            return given.expand(store.rows)  # one number for all of them: of groups of which some have another scope
         if given.shape != (len(self._params()),):
             raise ValueError(f"Invalid priority: shape {tuple(given.shape)}, expected one for each parameter")
         return given[[part.index for part in store.parts]]
@@ -192,6 +210,10 @@ class Memory:
 
         ``epilogue``: what an engine may do of the base's step in the same pass (bases/families.py).
         """
+        if len(self.groups) != len(self._options):
+            for group in self.groups:
+                group.update({**self._usual, **group})
+        self._follow_owner()
         if [self._read(group) for group in self.groups] != self._raw:
             self._read_options()
         if torch.compiler.is_compiling():
@@ -205,6 +227,11 @@ class Memory:
                 self._choose_engines(epilogue, only_torch)
         assert self._stores is not None
         return self._stores
+
+    def _follow_owner(self) -> None:
+        owner = self._owner()
+        if owner is not None:
+            self.groups, self.state = owner.param_groups, owner.state
 
     @property
     def ready_stores(self) -> list[Store]:
@@ -321,7 +348,7 @@ class Memory:
         olds = [
             {key: value for key, value in self.state.get(part.param, _NOTHING).items() if key in KEYS} for part in parts
         ]
-        fill(store, olds, engines.wants_one_buffer(store, epilogue, only_torch), known)
+        fill(store, olds, self.may_join and engines.wants_one_buffer(store, epilogue, only_torch), known)
         return store
 
     def _choose_engines(self, epilogue: Any, only_torch: bool) -> None:
@@ -341,7 +368,10 @@ class Memory:
 
     def __len__(self) -> int:
         """Entries that are held; over all tensors under ``scope="tensor"``."""
-        return sum(int((store.born > 0).sum()) for store in self.ready(only_torch=True))
+        self._follow_owner()
+        if self._stores is None or self._look() != self._structure:
+            self.ready()
+        return sum(int((store.born > 0).sum()) for store in self.ready_stores)
 
     def state_dict(self) -> dict[str, Any]:
         """What is held, by the number of the parameter, in tensors of their own."""
@@ -374,6 +404,48 @@ def run(store: Store, vectors: Vectors, priority: Tensor | None = None, fresh: b
     engine.decide(sums, priority)  # which slot is written, if any; the tables go on
     directions = engine.apply(fresh)  # combine with what was held before, and insert: one pass
     return [like(part.param, d) if part.sharded and d is not None else d for part, d in zip(store.parts, directions)]
+
+
+def follow_loading(optimizer: Optimizer) -> None:
+    """Let ``load_state_dict`` of an optimizer that is built on a memory bring back our tensors as they were saved.
+
+    torch casts every tensor to the parameter's dtype, integers too. Objects among the options are saved by their names.
+    """
+    if optimizer.__dict__.get("_follows_loading"):
+        return
+    optimizer._follows_loading = True  # type: ignore[attr-defined]
+    taken: dict[int, State] = {}
+
+    def before(optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
+        taken.clear()
+        taken.update(
+            {
+                i: {key: value.detach().clone() for key, value in state.items() if key in KEYS}
+                for i, state in state_dict["state"].items()
+                if isinstance(state, dict)
+            }
+        )
+        groups = [dict(group) for group in state_dict["param_groups"]]
+        for group, mine in zip(groups, optimizer.param_groups):
+            for name in OBJECTS:
+                if saved_form(mine.get(name)) == group.get(name):
+                    group[name] = mine[name]
+        return {**state_dict, "param_groups": groups}
+
+    def after(optimizer: Optimizer) -> None:
+        params = [param for group in optimizer.param_groups for param in group["params"]]
+        for i, mine in taken.items():
+            if mine:
+                optimizer.state[params[i]].update(mine)
+        taken.clear()
+
+    def saved(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
+        for group in state_dict["param_groups"]:
+            group.update({name: saved_form(group[name]) for name in OBJECTS if name in group})
+
+    optimizer.register_load_state_dict_pre_hook(before)
+    optimizer.register_load_state_dict_post_hook(after)
+    optimizer.register_state_dict_post_hook(saved)
 
 
 class MisfitError(RuntimeError):

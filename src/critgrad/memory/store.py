@@ -9,6 +9,7 @@ parameters of a group, since there every operation costs a launch.
 from __future__ import annotations
 
 from collections.abc import MutableMapping, Sequence
+from operator import attrgetter, eq
 from typing import Any
 
 import torch
@@ -42,6 +43,8 @@ State = MutableMapping[str, Any]
 # takes this many steps per slot, which makes the extra reads 1/16 of a gradient whatever topC is.
 REFRESH_STEPS_PER_SLOT = 16
 SMALLEST_REFRESH = 4 * SCALE_BLOCK
+
+_form = attrgetter("shape", "dtype", "device", "layout")
 
 
 class Part:
@@ -107,7 +110,6 @@ class Block:
         self.options, self.row, self.number = first.options, first.row, first.number
         self.damps, self.work, self.device, self.counts = first.damps, first.work, first.device, first.counts
         self.length = int(slots.values.shape[1])
-        self.scratch: list[Tensor | None] = [None]  # the last directions; see engines/torch_ops.py
         for part in parts:
             part.block = self
 
@@ -150,6 +152,13 @@ class Store:
         self.engine: Any = None
         self.engine_reason = ""  # why not a faster one
         self._adding: dict[Any, list[tuple[float, float]]] = {}
+        self._forms = [
+            None if part.sharded else (part.layout.shape, part.dtype, part.device, torch.strided) for part in parts
+        ]
+
+    def fits(self, vectors: Sequence[Tensor]) -> bool:
+        """Whether they are plain dense tensors of all parts' shapes, dtypes and devices: fast, as every step asks."""
+        return all(map(eq, map(_form, vectors), self._forms)) and len(vectors) == len(self.parts)
 
     @property
     def needs_cosine(self) -> bool:

@@ -108,6 +108,7 @@ def _block_of_many(parts: list[Part], olds: list[State], keep: Tensor | None, ex
     scale = torch.zeros(C, at // SCALE_BLOCK, dtype=torch.float32, device=device) if format_.scaled else None
     total = None if first.damps else torch.zeros(at, dtype=first.work, device=device)
     block = Block(parts, Slots(values, scale, format_, first.work, device), total)
+    doubtful = False
     for part, old in zip(parts, olds):
         shape, strides = tuple(part.layout.shape), tuple(part.layout.strides)
         part.tensors = {SLOTS: values.as_strided((C, *shape), (at, *strides), part.start)}
@@ -122,7 +123,11 @@ def _block_of_many(parts: list[Part], olds: list[State], keep: Tensor | None, ex
             _copy_slots(part, old, keep)
         if total is not None:
             part.tensors[SUM] = total.as_strided(shape, strides, part.start)
-    if total is not None and any(SLOTS in old for old in olds):
+            if part in exact and _same_values(old.get(SUM), part.tensors[SUM]):
+                part.tensors[SUM].copy_(old[SUM])
+            else:
+                doubtful |= SLOTS in old
+    if doubtful:
         block.refresh_all()
     return block
 

@@ -28,7 +28,7 @@ CHUNK = 1 << 15  # values that a thread takes at a time; a thread more for each 
 # The constants of core.c.
 _POLICIES = ("KotH", "bottomC", "FIFO", "random", "MNDS", "RR", "NCPR", "sparse")
 _NONE = 0
-_FAMILIES = {
+_CODES = {
     ("sgd", False): 1,
     ("sgd", True): 2,
     ("rmsprop", False): 3,
@@ -36,6 +36,7 @@ _FAMILIES = {
     ("adam", False): 5,
     ("nadam", False): 6,
 }
+FAMILIES = tuple(dict.fromkeys(family for family, _ in _CODES))
 
 
 def _structure(name: str, **fields: Sequence[str]) -> type[ctypes.Structure]:
@@ -72,7 +73,7 @@ def declines(store: Store) -> str | None:
     """What of a store this engine does not know, or ``None`` where it can take all of it."""
     if os.environ.get("CRITGRAD_NATIVE") == "0":
         return "the native core is turned off (CRITGRAD_NATIVE=0)"
-    if store.needs_cosine or store.needs_dots:
+    if store.policy.needs_cosine or store.policy.needs_dots:
         return f"the native core does not take policy {store.policy.name!r}, which compares directions"
     for part in store.parts:
         unknown = None
@@ -282,7 +283,7 @@ class Engine:
         epilogue = self.epilogue
         for row, group in zip(self.group_table, self.groups):
             numbers = epilogue.numbers(group)
-            row.family = _FAMILIES[epilogue.family.name, numbers["momentum"] != 0]
+            row.family = _CODES[epilogue.family.name, numbers["momentum"] != 0]
             row.nesterov, row.maximize = bool(group.get("nesterov")), bool(group["maximize"])
             row.decoupled = epilogue.decoupled(group)
             row.lr = float(group["lr"])

@@ -412,7 +412,7 @@ static void update_span(const Group *group, int kind, Scalars c, int64_t n, cons
     case RMSPROP: SPAN(RMSPROP, 0); break;
     case RMSPROP_MOMENTUM: SPAN(RMSPROP_MOMENTUM, 0); break;
     case ADAM: SPAN(ADAM, 0); break;
-    default: SPAN(NADAM, 0);
+    case NADAM: SPAN(NADAM, 0);
     }
 }
 

@@ -17,9 +17,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._utils import _unflatten_dense_tensors
 
 from ...memory.aggregations import Linear, Pick
-from ...memory.formats import FORMATS, SCALE_BLOCK, scale_blocks
+from ...memory.formats import FORMATS, SCALE_BLOCK
 from ...memory.gram import settle
 from ...memory.layout import is_dtensor, local, same_strides
 from ...memory.policies import POLICIES
@@ -27,6 +28,7 @@ from ...memory.store import SCALE, SLOTS, SUM, Part, Store
 from .launch import INTERPRETED, TUNING, Launcher, split
 
 MOST_DAMPING_SLOTS = 32  # their loads are unrolled
+FAMILIES = ("sgd", "rmsprop", "adam", "nadam")  # of bases/families.py, that update_kernels.base_update knows
 SMALLEST_RHO = 1e-37  # a kernel's numbers are single, and 0 would leave free slots without a pivot
 
 try:
@@ -143,16 +145,19 @@ class Engine:
         self.lengths = torch.tensor([part.length for part in parts], dtype=torch.int64, device=device)
         self.rows = torch.tensor([part.row for part in parts], dtype=torch.int64, device=device)
         self.counted = torch.tensor([int(part.counts) for part in parts], dtype=torch.int32, device=device)
+        # Directions of a dtype go to one buffer; those whose length keeps the next one aligned come first.
+        starts = [0] * len(parts)
+        self.pieces: dict[torch.dtype, list[int]] = {}
+        for i in sorted(range(len(parts)), key=lambda i: parts[i].length % SCALE_BLOCK != 0):
+            mine = self.pieces.setdefault(parts[i].dtype, [])
+            starts[i] = starts[mine[-1]] + parts[mine[-1]].length if mine else 0
+            mine.append(i)
+        self.shapes = [local(part.param.detach()) for part in parts]
         fits = [
-            all(a % 16 == 0 for a in row[:-COUNTERS]) and part.length % 16 == 0 for part, row in zip(parts, addresses)
+            all(a % 16 == 0 for a in row[:-COUNTERS]) and part.length % 16 == 0 and start % 16 == 0
+            for part, row, start in zip(parts, addresses, starts)
         ]
         self.aligned = torch.tensor([int(fit) for fit in fits], dtype=torch.int32, device=device)
-        self.sizes: dict[torch.dtype, list[int]] = {}  # of the pieces of the buffer that directions of a dtype go to
-        starts = []
-        for part in parts:
-            mine = self.sizes.setdefault(part.dtype, [])
-            starts.append(sum(mine))
-            mine.append(scale_blocks(part.length) * SCALE_BLOCK)
         self.starts = torch.tensor(starts, dtype=torch.int64, device=device)
         self.decisions = torch.zeros(store.rows, DECISION_COLUMNS, dtype=torch.int64, device=device)
         self.corrections = torch.ones(len(parts), CORRECTION_COLUMNS, dtype=torch.float32, device=device)
@@ -381,11 +386,9 @@ class Engine:
         """Launch 3; directions are always in memory of their own."""
         parts = self.store.parts
         out: dict[torch.dtype, Tensor] = {}
-        if self.epilogue is None:
-            out = {
-                dtype: torch.empty(sum(sizes), dtype=dtype, device=self.store.device)
-                for dtype, sizes in self.sizes.items()
-            }
+        for dtype, numbers in self.pieces.items() if self.epilogue is None else ():
+            length = sum(parts[i].length for i in numbers)
+            out[dtype] = torch.empty(length, dtype=dtype, device=self.store.device)
         with self._there():
             for launch in self.launches:
                 self._update(launch, out.get(launch.first.dtype, self.weights))
@@ -395,12 +398,16 @@ class Engine:
             shards = [local(param.detach()) for param in changed if is_dtensor(param)]
             torch.autograd.graph.increment_version(changed + shards)
             return [None] * len(parts)
-        pieces = {dtype: iter(buffer.split(self.sizes[dtype])) for dtype, buffer in out.items()}
-        return [
-            part.layout.unflatten(piece if piece.numel() == part.length else piece[: part.length]) if present else None
-            for part, present in zip(parts, self.present)
-            for piece in (next(pieces[part.dtype]),)
-        ]
+        directions: list[Tensor | None] = [None] * len(parts)
+        for dtype, numbers in self.pieces.items():
+            shaped = _unflatten_dense_tensors(
+                out[dtype], [self.shapes[i] for i in numbers]
+            )  # faster than views one by one
+            for i, d in zip(numbers, shaped):
+                if self.present[i]:
+                    layout = parts[i].layout
+                    directions[i] = d if layout.contiguous and d.numel() else layout.unflatten(d.reshape(-1))
+        return directions
 
     def forget_what_is_kept(self) -> None:
         """Nothing is: directions are made anew in each step."""

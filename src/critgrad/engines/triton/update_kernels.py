@@ -72,7 +72,8 @@ def base_update(
             v = s4 * v + d
             d = v
         p = p - lr * d
-    else:  # sgd: s1 momentum
+    else:  # s1 momentum
+        tl.static_assert(FAMILY == "sgd", "a family that this kernel does not know")
         if MOMENTUM:
             m = s1 * m + d
             if NESTEROV:
@@ -201,7 +202,9 @@ def work_on_chunk(
     if tl.float16 == DTYPE:
         d = tl.where(finite, tl.minimum(tl.maximum(d, -65504.0), 65504.0), g)
     if FAMILY == "none":
-        there = tl.multiple_of(out + tl.load(starts + tensor), 16)
+        there = out + tl.load(starts + tensor)
+        if FULL:
+            there = tl.multiple_of(there, 16)
         store(there, offsets, d.to(DTYPE), updated, FULL)
     else:
         d = d.to(DTYPE).to(tl.float32)
