@@ -16,7 +16,7 @@ from ..memory.store import Block, Store
 PIECE = 1 << 16
 SMALL = 1 << 14  # a matrix product adds up in fewer lanes than a dot product: this piece is as exact as that one
 ROW = 256
-DEVICE_PIECE = 1 << 19  # the products of all slots with so many values about fit into an accelerator's cache
+DEVICE_PIECE = 1 << 23  # of products with all slots: few launches; what is summed in float64 is bounded by ROW
 
 Vectors = Sequence[Tensor | None]  # flat, one for each block; None counts as zero
 
@@ -130,7 +130,7 @@ def squares(vectors: Vectors, blocks: Sequence[Block], device: torch.device) -> 
 def dot(a: Tensor, b: Tensor, work: torch.dtype) -> Tensor:
     """The inner product of two flat tensors, float64."""
     if not on_host(a):
-        pieces = zip(a.split(16 * DEVICE_PIECE), b.split(16 * DEVICE_PIECE))
+        pieces = zip(a.split(DEVICE_PIECE), b.split(DEVICE_PIECE))
         return torch.stack([dots for x, y in pieces for dots in _dots(x.to(work)[None], y.to(work), False)]).sum()
     pieces = zip(a.split(PIECE), b.split(PIECE))
     return torch.stack([torch.dot(x.to(work), y.to(work)) for x, y in pieces]).sum(dtype=torch.float64)

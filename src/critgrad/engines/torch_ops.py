@@ -150,7 +150,7 @@ class TorchOps:
         C, length = block.slots.values.shape
         if source is not None and g.dtype == block.work and not on_host(g):
             return torch.addcmul(g, source, share, out=d).mul_(scale)
-        size = HOST_PIECE if on_host(g) else 16 * DEVICE_PIECE
+        size = HOST_PIECE if on_host(g) else DEVICE_PIECE
         for start in range(0, length, size):
             stop = min(start + size, length)
             x = g[start:stop].to(block.work)
