@@ -163,6 +163,16 @@ def _run(ledger: ToyLedger, r) -> None:
     ledger.add(trial, result(trial))
 
 
+def test_a_moved_file_keeps_the_commit_that_announced_it(checkout: Path):
+    _git(checkout, "add", "toy.json")
+    _git(checkout, "commit", "-qm", "announce")
+    announced = _git(checkout, "rev-parse", "HEAD")
+    (checkout / "house").mkdir()
+    _git(checkout, "mv", "toy.json", "house/toy.json")
+    _git(checkout, "commit", "-qm", "move")
+    assert committed.require_committed(checkout / "house" / "toy.json").commit == announced
+
+
 def test_the_ledger_keeps_the_commit(checkout: Path):
     _git(checkout, "add", "toy.json")
     _git(checkout, "commit", "-qm", "announce")

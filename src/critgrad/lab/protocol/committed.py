@@ -46,7 +46,7 @@ class Documents(Protocol):
 def require_committed(path: Path | str | None) -> Standing:
     """Whether a file is committed and unchanged since; never raises.
 
-    The commit is the last one that touched the file, which is the one that brought its present content.
+    The commit is the first one that has a file of this content, wherever it lay then: a file that is moved stays announced.
     """
     if path is None:
         return Standing(None, "values were changed on the command line")
@@ -61,8 +61,9 @@ def require_committed(path: Path | str | None) -> Standing:
         return Standing(None, f"{path.name} is not committed")
     if _git(path, "status", "--porcelain", "--", path.name):
         return Standing(None, f"{path.name} was changed since its last commit")
-    commit = _git(path, "log", "-1", "--format=%H", "--", path.name)
-    return Standing(commit) if commit else Standing(None, f"{path.name} is not committed")
+    content = _git(path, "hash-object", "--", path.name)
+    commits = _git(path, "log", "--reverse", "--format=%H", f"--find-object={content}") if content else None
+    return Standing(commits.split()[0]) if commits else Standing(None, f"{path.name} is not committed")
 
 
 def record(ledger: Documents, registration: Registration) -> Standing:
