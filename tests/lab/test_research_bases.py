@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from critgrad.lab.bases import ScheduleFree, learnt
-from critgrad.lab.bases.muon import RMS, Muon, orthogonalised
-from critgrad.lab.optimizers import REGISTRY, RESEARCH, STARTING_LR
-from critgrad.lab.spec import Trial
+from critgrad.lab.run.spec import Trial
 from critgrad.lab.tasks.base import SummingProblem
-from critgrad.lab.train import train
+from critgrad.lab.train.bases import ScheduleFree, learnt
+from critgrad.lab.train.bases.muon import RMS, Muon, orthogonalised
+from critgrad.lab.train.loop import train
+from critgrad.lab.train.optimizers import REGISTRY, RESEARCH, STARTING_LR
 
 
 @pytest.mark.parametrize("shape", [(4, 9), (9, 4), (6, 6), (1, 5)])

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from critgrad.lab.ledger import Ledger
-from critgrad.lab.protocol import find, registered
-from critgrad.lab.protocol.committed import require_committed
-from critgrad.lab.search import file as search_file
-from critgrad.lab.spec import Trial
+from critgrad.lab.ledger.committed import require_committed
+from critgrad.lab.run.spec import Trial
+from critgrad.paper.protocol import find, registered
+from critgrad.paper.search import file as search_file
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,12 +12,12 @@ import time
 
 import torch
 
-from critgrad.lab.bank import run_bank
-from critgrad.lab.bank.members import crew
-from critgrad.lab.bank.step import Bank, Stepper
-from critgrad.lab.search import Search, find
-from critgrad.lab.spec import Trial
-from critgrad.lab.train import problem_for
+from critgrad.lab.run.spec import Trial
+from critgrad.lab.train.bank import run_bank
+from critgrad.lab.train.bank.members import crew
+from critgrad.lab.train.bank.step import Bank, Stepper
+from critgrad.lab.train.loop import problem_for
+from critgrad.paper.search import Search, find
 
 SETTINGS = {"dtype": "float64", "epochs": 2, "clip": 1.0}
 

@@ -9,12 +9,12 @@ from bank_problem import assert_same, trial
 from test_bank import _Ops, bank_of
 from variant_reference import Reference, dense_power
 
-from critgrad.lab import train as single
-from critgrad.lab.bank import bank_groups, run_bank
-from critgrad.lab.bank.roots import redundancy, root_weights, square_root
-from critgrad.lab.optimizers import OPTIMIZERS, RESEARCH, build
-from critgrad.lab.spec import Trial
-from critgrad.lab.variants import CHOICES, Variant
+from critgrad.lab.run.spec import Trial
+from critgrad.lab.train import loop as single
+from critgrad.lab.train.bank import bank_groups, run_bank
+from critgrad.lab.train.bank.roots import redundancy, root_weights, square_root
+from critgrad.lab.train.optimizers import OPTIMIZERS, RESEARCH, build
+from critgrad.lab.train.variants import CHOICES, Variant
 
 ONE_EPOCH = {"epochs": 1}
 LR = {"SGD": 0.05, "SGDM": 0.03, "Nesterov": 0.03, "Adam": 0.01, "NAdam": 0.01, "AdamW": 0.01, "Lion": 0.003}

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from critgrad.lab import train as single
-from critgrad.lab.spec import Trial
+from critgrad.lab.run.spec import Trial
+from critgrad.lab.train import loop as single
 
 DEFAULTS: dict[str, Any] = {
     "topC": 10,

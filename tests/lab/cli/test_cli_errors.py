@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from critgrad.lab.cli.console import friendly
-from critgrad.lab.optimizers import TRAINED
+from critgrad import cli as command_line
+from critgrad.lab.train.optimizers import TRAINED
 
 
 @pytest.mark.parametrize(
@@ -89,29 +89,32 @@ def test_not_a_ledger_is_one_line(cli):
     assert "runs.db" in cli.error("status")
 
 
-def test_brackets_of_an_error_survive(capsys):
-    def fails():
-        raise ImportError("pip install 'critgrad[lab]' [bold]now[/bold]")
+@pytest.fixture
+def raising(monkeypatch, capsys):
+    """A command that raises; its exit code and what it says."""
 
-    with pytest.raises(Exception) as caught:
-        friendly(fails)()
-    assert caught.value.exit_code == 1
-    assert "pip install 'critgrad[lab]' [bold]now[/bold]" in capsys.readouterr().err
+    def call(error):
+        def fails(args):
+            raise error
+
+        monkeypatch.setattr(command_line, "_run", fails)
+        return command_line.main(["tasks"]), capsys.readouterr().err
+
+    return call
 
 
-def test_a_defect_keeps_its_traceback():
-    def fails():
-        raise ZeroDivisionError("ours")
+def test_brackets_of_an_error_survive(raising):
+    code, said = raising(ImportError("pip install 'critgrad[lab]' [bold]now[/bold]"))
+    assert code == 1
+    assert "pip install 'critgrad[lab]' [bold]now[/bold]" in said
 
+
+def test_a_defect_keeps_its_traceback(raising):
     with pytest.raises(ZeroDivisionError):
-        friendly(fails)()
+        raising(ZeroDivisionError("ours"))
 
 
-def test_an_interrupt_says_how_to_go_on(capsys):
-    def stopped():
-        raise KeyboardInterrupt
-
-    with pytest.raises(Exception) as caught:
-        friendly(stopped)()
-    assert caught.value.exit_code == 130
-    assert "goes on from here" in capsys.readouterr().err
+def test_an_interrupt_says_how_to_go_on(raising):
+    code, said = raising(KeyboardInterrupt())
+    assert code == 130
+    assert "goes on from here" in said

@@ -1,4 +1,4 @@
-"""``critgrad search`` and its twin without typer."""
+"""``critgrad search``."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from critgrad.lab import __main__ as bare
-from critgrad.lab.search import file
+from critgrad import cli as bare
+from critgrad.paper.search import file
 
 SMALL = {
     "format": 1,

@@ -6,14 +6,14 @@ from types import SimpleNamespace
 import pytest
 from cli_helpers import same_numbers, small_registration
 
-from critgrad.lab import commands, coordinator
-from critgrad.lab.cli import tables
 from critgrad.lab.ledger import Ledger
-from critgrad.lab.protocol import derived
-from critgrad.lab.protocol import tables as tables_of
-from critgrad.lab.protocol.registration import Timing
 from critgrad.lab.report import table as report_table
-from critgrad.lab.statistics import Interval, Pair, judge
+from critgrad.lab.run import coordinator
+from critgrad.lab.stats import Interval, Pair, judge
+from critgrad.paper import commands, tables
+from critgrad.paper.protocol import derived
+from critgrad.paper.protocol import tables as tables_of
+from critgrad.paper.protocol.registration import Timing
 
 INLINE = ("--executor", "inline")
 
@@ -44,7 +44,7 @@ def test_the_whole_grid_says_how_uneven_it_is():
 @pytest.fixture
 def small(monkeypatch):
     plan = small_registration()
-    monkeypatch.setattr("critgrad.lab.protocol.tracks.find", lambda task: plan)
+    monkeypatch.setattr("critgrad.paper.protocol.tracks.find", lambda task: plan)
     return plan
 
 
@@ -105,7 +105,7 @@ def test_what_fails_is_told_and_can_be_tried_again(cli, monkeypatch):
     def fails(*_, **__):
         raise RuntimeError("no luck")
 
-    monkeypatch.setattr("critgrad.lab.train.train", fails)
+    monkeypatch.setattr("critgrad.lab.train.loop.train", fails)
     words = ("sweep", "ptb-lstm@tiny", "--track", "paper-best", "--seeds", 1, "--families", "SGD")
     text = cli(*words, *INLINE, code=1)
     assert "failed: ptb-lstm@tiny SGD seed 0" in text
@@ -119,7 +119,7 @@ def test_what_fails_is_told_and_can_be_tried_again(cli, monkeypatch):
 
 def test_a_finished_family_does_not_read_as_unfinished(cli, monkeypatch):
     plan = small_registration(families=("SGD", "Adam"), arms=("base",), primary=())
-    monkeypatch.setattr("critgrad.lab.protocol.tracks.find", lambda task: plan)
+    monkeypatch.setattr("critgrad.paper.protocol.tracks.find", lambda task: plan)
     text = cli("sweep", "digits-mlp@tiny", *INLINE, "--families", "SGD")
     assert "0 to do" in text
     assert "not finished: 2 runs to go (all families)" in text
@@ -186,7 +186,7 @@ def test_tables_of_a_sweep_that_has_just_begun(cli, small, capsys):
 
 
 def test_defaults_are_written_from_a_finished_sweep_alone(cli, small, monkeypatch):
-    monkeypatch.setattr("critgrad.lab.protocol.defaults.FOLDER", cli.folder / "defaults")
+    monkeypatch.setattr("critgrad.paper.protocol.defaults.FOLDER", cli.folder / "defaults")
     text = cli("sweep", "digits-mlp@tiny", *INLINE, "--write-defaults")
     assert "defaults: " in text
     assert (cli.folder / "defaults" / "digits-mlp@tiny.json").exists()

@@ -6,8 +6,6 @@ import re
 
 import pytest
 
-from critgrad.lab.optimizers import OPTIMIZERS
-from critgrad.lab.protocol import ARMS
 from critgrad.lab.report.figure import (
     LARGEST_LINE,
     Axis,
@@ -23,8 +21,10 @@ from critgrad.lab.report.figure import (
 )
 from critgrad.lab.report.palette import step_style, style_of
 from critgrad.lab.report.plotly_form import Inks, spec
-from critgrad.lab.report.sections import build
-from critgrad.lab.report.source import Source
+from critgrad.lab.train.optimizers import OPTIMIZERS
+from critgrad.paper.protocol import ARMS
+from critgrad.paper.protocol.announced import AnnouncedSource
+from critgrad.paper.report.sections import build
 
 LIGHT, DARK = "#ffffff", "#181c24"
 
@@ -154,7 +154,7 @@ def test_censored_bars_carry_their_marks():
 @pytest.mark.parametrize("kind", ["one", "compare", "fair", "analyses", "paper"])
 def test_every_figure_is_valid_titled_and_not_empty(made, kind):
     graph_objects = pytest.importorskip("plotly.graph_objects", reason="plotly is not installed")
-    report = build(Source(made(kind)[0]))
+    report = build(AnnouncedSource(made(kind)[0]))
     names = [figure.id for figure in report.figures]
     assert names
     assert len(set(names)) == len(names)
@@ -174,7 +174,7 @@ def test_every_figure_is_valid_titled_and_not_empty(made, kind):
 
 
 def test_acceleration_and_improvements_are_drawn_for_every_arm_but_the_base(made):
-    figures = {figure.id: figure for figure in build(Source(made("compare")[0])).figures}
+    figures = {figure.id: figure for figure in build(AnnouncedSource(made("compare")[0])).figures}
     forest = next(f for name, f in figures.items() if name.startswith("improvement"))
     assert len(forest.y.labels) == 10
     assert forest.reference == 0.0

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from critgrad.lab.statistics import Axis, at_edge, choose, expected_best
+from critgrad.lab.stats import Axis, at_edge, choose, expected_best
 
 small = st.lists(st.integers(-9, 9).map(float), min_size=1, max_size=7)
 

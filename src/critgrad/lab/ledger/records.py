@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..spec import Trial
+from ..run.spec import Trial
 from .codec import unpack
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..results import Result
-from ..spec import SCHEMA, Trial
+from ..run.results import Result
+from ..run.spec import SCHEMA, Trial
 from .codec import dumps, join_summary, pack, split_summary
 from .lock import WriterLock
 from .packed import Unpacked, is_packed

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..statistics import Interval
+from ..stats import Interval
 from .figure import Figure
 from .table import Cell, Table, interval
 

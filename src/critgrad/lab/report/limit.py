@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from .figure import Figure
-
-if TYPE_CHECKING:
-    from .sections import Report
+from .parts import Report
 
 LARGEST_PAGE = 240  # figures; a ledger of everything has more, and says so
 

@@ -13,8 +13,8 @@ import numpy as np
 from critgrad._version import __version__
 
 from .figure import Figure
+from .parts import Block, Report, Section
 from .plotly_form import Inks, spec
-from .sections import Block, Report, Section
 
 WEB = Path(__file__).with_name("web")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..optimizers import OPTIMIZERS
+from ..train.optimizers import OPTIMIZERS
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..statistics import Comparison, Interval, unreachable
+from ..stats import Comparison, Interval, unreachable
 from ..words import decimals, places_without_width, without_noise
 
 LARGEST_TABLE = 400  # rows that are shown

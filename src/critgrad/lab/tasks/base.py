@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..data import Dataset
-from ..streams import stream
+from ..train.streams import stream
+from .data import Dataset
 
 Batch = tuple[Tensor, ...]
 Model = Callable[..., Any]

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..data import Dataset
-from ..models import MLP, DeepConvNet, LeNet, LogisticRegression
 from .base import TRAIN_LOSS, Batch, Model, Scores, SummingProblem, Task
+from .data import Dataset
+from .models import MLP, DeepConvNet, LeNet, LogisticRegression
 
 # Numbers that are kept ready as floats, or gathered for a whole epoch at once: what fits in a processor's cache.
 SMALL = 1 << 20

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..data import Dataset
-from ..metrics import LARGEST_ID, corpus_bleu_of_rows
-from ..models import Seq2Seq
 from .base import Batch, Model, Problem, Scores, Task
+from .data import Dataset
+from .metrics import LARGEST_ID, corpus_bleu_of_rows
+from .models import Seq2Seq
 
 # Rows of one piece of an evaluation: the host waits for none of them, so larger ones only need memory.
 PIECE_ROWS = {"cpu": 128, "accelerator": 1024}

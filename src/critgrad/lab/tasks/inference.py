@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..data import Dataset
-from ..models import ENCODERS, PairClassifier
 from .base import Batch, Model, Scores, SummingProblem, Task
+from .data import Dataset
+from .models import ENCODERS, PairClassifier
 
 PIECE_ROWS = 1024
 PAD = "<pad>"

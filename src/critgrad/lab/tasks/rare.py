@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data import Dataset
-from ..streams import stream
+from ..train.streams import stream
 from .base import Task
 from .classification import ClassificationProblem, DenseRows
+from .data import Dataset
 
 
 class LongTailProblem(ClassificationProblem):

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .. import data
+from . import data
 from .base import ACCURACY, BLEU, PERPLEXITY, TRAIN_LOSS, Problem, Task
 from .classification import ClassificationProblem
 from .dialogue import DialogueProblem

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..data import Dataset
 from .base import Batch, Model, Scores, SummingProblem, Task
+from .data import Dataset
 from .language import NOT_COUNTED, perplexity
 
 PIECE_ROWS = 16

@@ -1,0 +1,226 @@
+"""Who is in a bank: trials with their options settled, checked, and put into an order in which alike stand together."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import nn
+
+from critgrad.aggregate import PICKS
+from critgrad.options import DEFAULTS as MEMORY_DEFAULTS
+from critgrad.policies import POLICIES
+
+from ...run.spec import Trial, content_hash
+from ..optimizers import recipe_of, settled
+from ..variants import Variant, plain_options
+from .families import FAMILIES, Family
+from .roots import SMALLEST_RHO
+
+# Of a group: how a step is computed, not what. A bank has its own way.
+_HOW = ("params", "fused", "foreach")
+# The kinds of memory, in the order in which they stand in a bank.
+NONE, SUMS, PICKED, DAMPS, VARIED = KINDS = ("none", "sums", "picks", "damps", "varied")
+
+_CURE = "use --engine single"
+BY_TENSOR = Variant(blocks="tensors", select="block")  # what scope="tensor" is among the variants
+
+
+@dataclass(frozen=True)
+class Member:
+    """One model of a bank: a trial, and its optimizer's options as the optimizer's own constructor settled them."""
+
+    trial: Trial
+    family: Family
+    options: Mapping[str, Any]
+    memory: Mapping[str, Any] | None
+    hidden: bool = False  # there for its decisions only: the donor of a yoked trial
+    variant: Variant | None = None  # of damping, for a research optimizer
+
+    @property
+    def kind(self) -> str:
+        """What its memory does."""
+        if self.memory is None:
+            return NONE
+        if self.variant is not None:
+            return VARIED
+        aggr = self.memory["aggr"]
+        return DAMPS if aggr == "fisher" else PICKED if aggr in PICKS else SUMS
+
+    @property
+    def update_key(self) -> tuple[str, Hashable]:
+        """Models that are alike in this are updated in one call."""
+        return self.family.name, self.family.shape(self.options)
+
+    @property
+    def block_key(self) -> tuple[Any, ...]:
+        """Neighbours that are alike in this share a block: all of a kind, or all of one variant with one update."""
+        return (self.kind,) if self.variant is None else (self.kind, self.variant.key, self.update_key)
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """Sorting by it puts together what is worked on together."""
+        memory = self.memory or {"policy": "", "topC": 0}
+        variant = "" if self.variant is None else str(self.variant.key)
+        return KINDS.index(self.kind), variant, *map(str, self.update_key), memory["policy"], memory["topC"]
+
+    @property
+    def yoked(self) -> bool:
+        """Whether it replays the decisions of a donor."""
+        return "donor_seed" in self.trial.hyper
+
+
+def member(trial: Trial, weight_decay: float, hidden: bool = False) -> Member:
+    """The member of a trial; ``ValueError`` for what a bank cannot do."""
+    recipe = recipe_of(trial.optimizer)
+    varied = recipe.role == "X"
+    hyper = plain_options(trial.hyper) if varied else trial.hyper
+    optimizer = settled(recipe, hyper, [nn.Parameter(torch.zeros(1))], weight_decay)
+    base = next((cls for cls in type(optimizer).__mro__ if cls in FAMILIES), None)
+    if base is None:
+        raise ValueError(f"Invalid optimizer for a bank: {trial.optimizer}, its base is not known there; {_CURE}")
+    family = FAMILIES[base]
+    group = optimizer.param_groups[0]
+    memory = {name: group[name] for name in MEMORY_DEFAULTS} if recipe.has_memory else None
+    defaults = inspect.signature(base).parameters
+    for name, value in group.items():
+        if name in _HOW or name in family.follows or (memory is not None and name in memory):
+            continue
+        default = defaults[name].default if name in defaults else None
+        if value != default:
+            raise ValueError(f"Invalid {name} of {trial.optimizer} in a bank: {value!r}, expected {default!r}; {_CURE}")
+    options = {name: group[name] for name in family.follows if name in group}
+    options.setdefault("decoupled_weight_decay", issubclass(base, torch.optim.AdamW))  # older torch has no such option
+    if memory is not None:
+        _check_memory(trial, memory)
+        memory = memory if memory["topC"] else None
+    if "donor_seed" in trial.hyper and memory is None:
+        raise ValueError(
+            f"Invalid donor_seed for {trial.optimizer}: it has no memory whose decisions could be replayed"
+        )
+    variant = None
+    if memory is not None and (varied or memory["scope"] == "tensor"):
+        variant = Variant.of(trial.hyper) if varied else BY_TENSOR
+        _check_variant(trial, variant, family, options, memory)
+    return Member(trial, family, options, memory, hidden, variant)
+
+
+def _check_variant(
+    trial: Trial, variant: Variant, family: Family, options: Mapping[str, Any], memory: Mapping[str, Any]
+) -> None:
+    def refuse(name: str, value: object, expected: str) -> None:
+        raise ValueError(f"Invalid {name} of {trial.optimizer}: {value!r}, expected {expected}")
+
+    if memory["aggr"] != "fisher":
+        refuse("aggr", memory["aggr"], '"fisher": variants are of damping')
+    if "donor_seed" in trial.hyper:
+        refuse("donor_seed", trial.hyper["donor_seed"], "none: a variant's decisions are not replayed")
+    if variant.apply not in family.places:
+        refuse("apply", variant.apply, " or ".join(family.places))
+    if variant.apply == "momentum" and options.get("momentum", 1.0) == 0:
+        refuse("apply", variant.apply, "another place: this optimizer has no momentum")
+    if variant.metric == "adam" and not family.has_metric:
+        refuse("metric", variant.metric, '"plain": this optimizer keeps no second moment')
+    if variant.metric == "adam" and POLICIES[memory["policy"]].needs_cosine:
+        refuse("policy", memory["policy"], "another one: angles are taken in the plain metric")
+    if variant.power != 1 and memory["rho"] < SMALLEST_RHO:
+        refuse("rho", memory["rho"], f"at least {SMALLEST_RHO:g}: the root's iteration resolves no less")
+    # What they would record is defined for one Gram matrix over all parameters.
+    recorded = {"damping"} | ({"memory", "decisions"} if variant.select == "block" else set())
+    for probe in sorted(recorded & set(trial.probe)):
+        refuse("probe", probe, f"none of {', '.join(sorted(recorded))} with this variant")
+
+
+def _check_memory(trial: Trial, memory: Mapping[str, Any]) -> None:
+    scopes = ("global", "tensor") if memory["aggr"] == "fisher" else ("global",)
+    for name, known in (("scope", scopes), ("memory_dtype", (None,)), ("memory_device", (None,))):
+        if memory[name] not in known:
+            expected = " or ".join(map(repr, known))
+            raise ValueError(
+                f"Invalid {name} of {trial.optimizer} in a bank: {memory[name]!r}, expected {expected}; {_CURE}"
+            )
+
+
+def donor_of(trial: Trial) -> Trial:
+    """The trial whose decisions a yoked trial replays: itself with the donor's seed."""
+    hyper = {name: value for name, value in trial.hyper.items() if name != "donor_seed"}
+    return trial.replace(hyper=hyper, seed=trial.hyper["donor_seed"], probe=())
+
+
+def _run_key(trial: Trial) -> str:
+    """Alike for trials that take the same steps."""
+    return content_hash({"optimizer": trial.optimizer, "hyper": dict(trial.hyper), "seed": trial.seed})
+
+
+@dataclass
+class Crew:
+    """The members in their order in the bank, and who is whose donor."""
+
+    members: list[Member]
+    place: list[int]  # of each trial, as given, among the members
+    donors: list[int | None]  # of each member, among the members
+
+
+def crew(trials: Sequence[Trial], weight_decay: float) -> Crew:
+    """The members of a bank; a yoked trial's donor that is not among the trials is added, hidden."""
+    if not trials:
+        raise ValueError("Invalid trials: none, expected at least one")
+    first = trials[0]
+    for trial in trials:
+        if (trial.task, trial.settings) != (first.task, first.settings):
+            raise ValueError(
+                f"Invalid trials: {trial.task} {dict(trial.settings)} beside {first.task} {dict(first.settings)}, "
+                "expected one task with the same settings; split them with bank_groups"
+            )
+        if trial.engine != "bank":
+            raise ValueError(f'Invalid engine: {trial.engine!r}, expected "bank": a row must say how it was computed')
+    members = [member(trial, weight_decay) for trial in trials]
+    known = {_run_key(trial): i for i, trial in enumerate(trials)}
+    donors: list[int | None] = []
+    for i in range(len(trials)):
+        if not members[i].yoked:
+            donors.append(None)
+            continue
+        donor = donor_of(members[i].trial)
+        if _run_key(donor) not in known:
+            known[_run_key(donor)] = len(members)
+            members.append(member(donor, weight_decay, hidden=True))
+        donors.append(known[_run_key(donor)])
+    donors += [None] * (len(members) - len(trials))
+    order = sorted(range(len(members)), key=lambda i: (*members[i].order, i))
+    place = {old: new for new, old in enumerate(order)}
+    return Crew(
+        members=[members[i] for i in order],
+        place=[place[i] for i in range(len(trials))],
+        donors=[None if (at := donors[i]) is None else place[at] for i in order],
+    )
+
+
+def bank_groups(trials: Sequence[Trial], largest: int) -> list[list[Trial]]:
+    """Trials split into banks of at most ``largest`` (hidden donors not counted), as even as can be.
+
+    Trials of one task with the same settings go together, and among them those whose optimizers are alike, so that a
+    bank needs few different updates and wastes few slots.
+    """
+    if largest < 1:
+        raise ValueError(f"Invalid largest: {largest!r}, expected an int >= 1")
+    by_task: dict[str, list[Trial]] = {}
+    for trial in trials:
+        by_task.setdefault(content_hash([trial.task, dict(trial.settings)]), []).append(trial)
+    groups = []
+    for together in by_task.values():
+        # The weight decay of the task is the same for all of them and changes no order.
+        ordered = sorted(together, key=lambda trial: (*member(trial, 0.0).order, _run_key(donor_or_self(trial))))
+        count = -(-len(ordered) // largest)
+        cuts = [i * len(ordered) // count for i in range(count + 1)]
+        groups += [ordered[a:b] for a, b in pairwise(cuts)]
+    return groups
+
+
+def donor_or_self(trial: Trial) -> Trial:
+    """A yoked trial sorts beside its donor, so that both land in one bank."""
+    return donor_of(trial) if "donor_seed" in trial.hyper else trial
