@@ -22,7 +22,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "train": "Train once; checkpointed each epoch, resumable, written to the ledger.",
         "sweep": "Run a whole track; what the ledger has is not run again, so a killed sweep goes on with the same "
         "command.",
-        "search": "Screen variants with few runs each; every variant is listed, losers too.",
+        "search": "Screens of variants with few runs each: every variant is listed, losers too.",
         "batch": "Run the sweeps and analyses of a file one after the other, by the same workers.",
     },
     LOOK: {

@@ -161,13 +161,15 @@ def _print_track(made: Any, book: Any, families: Sequence[str] | None, write: bo
 
 
 def search(args: Namespace) -> int:
-    """Screen variants with few runs each, most in banks of many models; every variant is listed, losers too."""
+    """Screens of many variants with few runs each: every variant is listed, losers too; what can still be run is."""
     from critgrad.lab.ledger import Ledger
 
     from .search import standings
     from .tables import print_standings
 
     track, chosen = commands.make_search(args.task, args.name, confirm=args.confirm, families=args.families)
+    if not args.table:
+        track.search.require_runnable()
     outcome = None
     where = "cpu" if args.table else default_device(args.device)
     with Ledger.open(args.ledger, write=not args.table, create=not args.table) as book:

@@ -10,7 +10,6 @@ from critgrad.lab.train.optimizers import TRAINED
     "words, said",
     [
         ("train nope", "Invalid task: 'nope', expected one of digits-mlp"),
-        ("train -o Lion_X", "Invalid optimizer for the single engine: Lion_X"),
         ("train --set epochs", "Invalid --set: 'epochs', expected NAME=VALUE"),
         ("train --set colour=3", "Invalid setting of digits-mlp: 'colour'"),
         ("train --opt zap=1", "zap"),

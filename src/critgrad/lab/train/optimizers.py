@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
@@ -23,14 +23,14 @@ class Recipe:
     name: str
     make: Callable[..., torch.optim.Optimizer]
     family: str  # the base that it is compared with
-    role: str  # "base", "rival", "C" (adds its memory), "F" (damps with it) or "X" (a variant of "F", see variants.py)
+    role: str  # "base", "rival", "C" (adds its memory) or "F" (damps with it)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     summary: str = ""
 
     @property
     def has_memory(self) -> bool:
         """Whether it takes the options of a memory (``topC``, ``decay``, ...)."""
-        return self.role in ("C", "F", "X")
+        return self.role in ("C", "F")
 
 
 _MOMENTUM = {"momentum": 0.9}
@@ -65,7 +65,7 @@ _RECIPES = (
 )
 OPTIMIZERS: dict[str, Recipe] = {recipe.name: recipe for recipe in _RECIPES}
 
-# What is being tried, beside what is offered: bases, and variants of damping that only the bank engine runs.
+# What is being tried, beside what is offered.
 _RESEARCH = (
     Recipe("Lion", Lion, "Lion", "base", {}, "sign of a momentum"),
     Recipe("Lion_F", critgrad.critical(Lion, aggr="fisher"), "Lion", "F", _DAMPER, "Lion, memory damps"),
@@ -81,16 +81,9 @@ _RESEARCH = (
         "ScheduleFree, memory damps",
     ),
 )
-_VARIED = ("SGD_F", "SGDM_F", "Nesterov_F", "Adam_F", "AdamW_F", "NAdam_F", "Lion_F")
 RESEARCH: dict[str, Recipe] = {recipe.name: recipe for recipe in _RESEARCH}
-for _name in _VARIED:
-    _twin = OPTIMIZERS.get(_name) or RESEARCH[_name]
-    _varied = replace(_twin, name=_name[:-1] + "X", role="X", summary=_twin.summary + ", in a variant (bank engine)")
-    RESEARCH[_varied.name] = _varied
-
-REGISTRY: dict[str, Recipe] = {**OPTIMIZERS, **RESEARCH}
-# What ``critgrad train`` takes: all but the variants.
-TRAINED: dict[str, Recipe] = {name: recipe for name, recipe in REGISTRY.items() if recipe.role != "X"}
+# What ``critgrad train`` takes.
+TRAINED: dict[str, Recipe] = {**OPTIMIZERS, **RESEARCH}
 
 # By family, where nobody has tuned: a start for a first run, not advice.
 STARTING_LR = {
@@ -106,7 +99,7 @@ class UnknownOptimizerError(ValueError):
 def recipe_of(name: str) -> Recipe:
     """The record of a name, or an error that lists the names there are and the nearest of them."""
     try:
-        return REGISTRY[name]
+        return TRAINED[name]
     except KeyError:
         spelt = {known.lower(): known for known in TRAINED}
         near = [spelt[low] for low in get_close_matches(name.lower(), spelt)]
@@ -124,11 +117,6 @@ def build(
     A trial's ``hyper`` spells Adam's moments ``beta1`` and ``beta2``: each is tuned on its own.
     """
     recipe = recipe_of(trial.optimizer)
-    if recipe.role == "X":
-        raise ValueError(
-            f"Invalid optimizer for the single engine: {recipe.name} is a variant that is being tried; use critgrad search, "
-            "which runs it in the bank engine"
-        )
     return settled(recipe, trial.hyper, params, weight_decay, policy)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from critgrad.lab.report import formats_of, write_page
 
 from ..protocol.announced import AnnouncedSource
+from . import looks  # noqa: F401
 from .sections import build
 
 __all__ = ["write_report"]

@@ -2,8 +2,6 @@
 
 Parameters are flat, ``theta [n, P]``; an option is a column ``[n, 1]``, one value for each model. A family names the
 options that it follows; any other option must have its class's default.
-
-A memory may damp more than the gradient: it then hands the family a ``Damper``, and says at which place to use it.
 """
 
 from __future__ import annotations
@@ -27,33 +25,6 @@ class Update(Protocol):
 
     def __call__(self, theta: Tensor, d: Tensor, t: Tensor) -> None:
         """Move ``theta`` in place along the direction ``d``; ``t`` is the number of this step (from 1), float64."""
-
-
-class Damper(Protocol):
-    """What damps a vector of each model."""
-
-    def __call__(self, x: Tensor, scale: Tensor | None) -> Tensor:
-        """``x [n, P]`` damped; ``scale`` is what the family divides its step by, if it has such a thing."""
-
-
-GRADIENT, MOMENTUM, UPDATE = PLACES = ("gradient", "momentum", "update")
-
-
-class Dampable:
-    """An update whose momentum or whole step can be damped; without a damper it is as if there were no such place."""
-
-    damper: Damper | None = None
-    place: str = GRADIENT
-    own_metric = False  # what damps the whole step does so in the metric of the step's own scale
-
-    def at(self, place: str, x: Tensor, scale: Tensor | None = None) -> Tensor:
-        """``x``, damped if this is the place for it."""
-        return x if self.damper is None or self.place != place else self.damper(x, scale)
-
-    def divided(self, numerator: Tensor, scale: Tensor) -> Tensor:
-        """``numerator / scale``, damped as a whole: before the division in the scale's own metric, else after it."""
-        assert self.damper is not None
-        return self.damper(numerator, scale) / scale if self.own_metric else self.damper(numerator / scale, None)
 
 
 class _Columns:
@@ -89,7 +60,7 @@ def _penalised(theta: Tensor, d: Tensor, penalty: Tensor | None) -> Tensor:
     return d if penalty is None else torch.addcmul(d, theta, penalty)
 
 
-class _SGD(Dampable):
+class _SGD:
     """``v = momentum * v + (1 - dampening) * d``; ``theta -= lr * v``, or with Nesterov's look ahead."""
 
     def __init__(self, options: Sequence[Options], theta: Tensor) -> None:
@@ -117,10 +88,10 @@ class _SGD(Dampable):
                 self.velocity.add_(d)
             else:  # the first gradient goes in whole
                 self.velocity.addcmul_(d, torch.where(t == 1, 1.0, self.share))
-            velocity = self.at(MOMENTUM, self.velocity)
+            velocity = self.velocity
             ahead = torch.addcmul(d, velocity, self.momentum) if self.some_look_ahead else velocity
             d = ahead if self.all_look_ahead else torch.where(self.looks_ahead, ahead, velocity)
-        theta.addcmul_(self.at(UPDATE, d), self.lr, value=-1)
+        theta.addcmul_(d, self.lr, value=-1)
 
 
 class _RMSprop:
@@ -144,7 +115,7 @@ class _RMSprop:
         theta.addcmul_(d, self.lr, value=-1)
 
 
-class _Moments(Dampable):
+class _Moments:
     """What Adam and NAdam share: ``m``, ``v`` and the two ways of weight decay."""
 
     def __init__(self, options: Sequence[Options], theta: Tensor) -> None:
@@ -168,17 +139,6 @@ class _Moments(Dampable):
         self.v.lerp_(d.square(), self.forget2)
         return d
 
-    def denominator(self, t: Tensor) -> Tensor:
-        """``sqrt(v / (1 - beta2^t)) + eps``, as this family rounds it."""
-        raise NotImplementedError
-
-    def move(self, theta: Tensor, numerator: Tensor, denominator: Tensor) -> None:
-        """Take the step ``numerator / denominator``."""
-        if self.place == UPDATE and self.damper is not None:
-            theta.sub_(self.divided(numerator, denominator))
-        else:
-            theta.addcdiv_(numerator, denominator, value=-1)
-
 
 class _Adam(_Moments):
     """``theta -= lr * m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps)``; AdamW is the one with decoupled decay."""
@@ -186,12 +146,8 @@ class _Adam(_Moments):
     def __call__(self, theta: Tensor, d: Tensor, t: Tensor) -> None:
         self.follow(theta, d)
         step_size = (self.lr / (1 - self.beta1**t)).to(theta.dtype)
-        denominator = self.denominator(t)
-        self.move(theta, self.at(MOMENTUM, self.m, denominator) * step_size, denominator)
-
-    def denominator(self, t: Tensor) -> Tensor:
         correction = (1 - self.beta2**t).sqrt().to(self.v.dtype)
-        return (self.v.sqrt() / correction).add_(self.eps)
+        theta.addcdiv_(self.m * step_size, (self.v.sqrt() / correction).add_(self.eps), value=-1)
 
 
 class _NAdam(_Moments):
@@ -208,15 +164,12 @@ class _NAdam(_Moments):
         self.mu_product.mul_(mu)
         of_d = self.lr * (1 - mu) / (1 - self.mu_product)
         of_m = self.lr * mu_next / (1 - self.mu_product * mu_next)
-        denominator = self.denominator(t)
-        m = self.at(MOMENTUM, self.m, denominator)
-        self.move(theta, torch.addcmul(d * of_d.to(theta.dtype), m, of_m.to(theta.dtype)), denominator)
-
-    def denominator(self, t: Tensor) -> Tensor:
-        return (self.v / (1 - self.beta2**t).to(self.v.dtype)).sqrt_().add_(self.eps)
+        numerator = torch.addcmul(d * of_d.to(theta.dtype), self.m, of_m.to(theta.dtype))
+        denominator = (self.v / (1 - self.beta2**t).to(self.v.dtype)).sqrt_().add_(self.eps)
+        theta.addcdiv_(numerator, denominator, value=-1)
 
 
-class _Lion(Dampable):
+class _Lion:
     """``theta -= lr * sign(beta1 * m + (1 - beta1) * d)``, then ``m`` moves towards ``d``; decoupled weight decay."""
 
     def __init__(self, options: Sequence[Options], theta: Tensor) -> None:
@@ -231,8 +184,7 @@ class _Lion(Dampable):
     def __call__(self, theta: Tensor, d: Tensor, t: Tensor) -> None:
         if self.shrink is not None:
             theta.mul_(self.shrink)
-        c = self.at(MOMENTUM, torch.lerp(self.m, d, self.forget1))
-        theta.addcmul_(self.at(UPDATE, c.sign()), self.lr, value=-1)
+        theta.addcmul_(torch.lerp(self.m, d, self.forget1).sign(), self.lr, value=-1)
         self.m.lerp_(d, self.forget2)
 
 
@@ -269,22 +221,18 @@ class Family:
     follows: frozenset[str]  # its options that have an effect here
     make: Callable[[Sequence[Options], Tensor], Update]
     shape: Callable[[Options], Hashable] = _alike  # models whose shapes differ are not updated in one call
-    places: tuple[str, ...] = (GRADIENT,)  # where a memory may damp
-    has_metric: bool = False  # divides its step by a scale of each coordinate
 
 
 _ADAM = frozenset({"lr", "betas", "eps", "weight_decay", "decoupled_weight_decay"})
-_adam = Family("Adam", _ADAM, _Adam, places=PLACES, has_metric=True)
+_adam = Family("Adam", _ADAM, _Adam)
 
 FAMILIES: dict[type[torch.optim.Optimizer], Family] = {
-    torch.optim.SGD: Family(
-        "SGD", frozenset({"lr", "momentum", "dampening", "weight_decay", "nesterov"}), _SGD, places=PLACES
-    ),
+    torch.optim.SGD: Family("SGD", frozenset({"lr", "momentum", "dampening", "weight_decay", "nesterov"}), _SGD),
     torch.optim.RMSprop: Family("RMSprop", frozenset({"lr", "alpha", "eps", "weight_decay", "momentum"}), _RMSprop),
     torch.optim.Adam: _adam,
     torch.optim.AdamW: _adam,
-    torch.optim.NAdam: Family("NAdam", _ADAM | {"momentum_decay"}, _NAdam, places=PLACES, has_metric=True),
-    Lion: Family("Lion", frozenset({"lr", "betas", "weight_decay"}), _Lion, places=PLACES),
+    torch.optim.NAdam: Family("NAdam", _ADAM | {"momentum_decay"}, _NAdam),
+    Lion: Family("Lion", frozenset({"lr", "betas", "weight_decay"}), _Lion),
     critgrad.AggMo: Family(
         "AggMo", frozenset({"lr", "betas", "weight_decay"}), _AggMo, shape=lambda options: len(options["betas"])
     ),

@@ -13,21 +13,17 @@ from torch import nn
 
 from critgrad.aggregate import PICKS
 from critgrad.options import DEFAULTS as MEMORY_DEFAULTS
-from critgrad.policies import POLICIES
 
 from ...run.spec import Trial, content_hash
 from ..optimizers import recipe_of, settled
-from ..variants import Variant, plain_options
 from .families import FAMILIES, Family
-from .roots import SMALLEST_RHO
 
 # Of a group: how a step is computed, not what. A bank has its own way.
 _HOW = ("params", "fused", "foreach")
 # The kinds of memory, in the order in which they stand in a bank.
-NONE, SUMS, PICKED, DAMPS, VARIED = KINDS = ("none", "sums", "picks", "damps", "varied")
+NONE, SUMS, PICKED, DAMPS, BY_TENSOR = KINDS = ("none", "sums", "picks", "damps", "by tensor")
 
 _CURE = "use --engine single"
-BY_TENSOR = Variant(blocks="tensors", select="block")  # what scope="tensor" is among the variants
 
 
 @dataclass(frozen=True)
@@ -39,15 +35,14 @@ class Member:
     options: Mapping[str, Any]
     memory: Mapping[str, Any] | None
     hidden: bool = False  # there for its decisions only: the donor of a yoked trial
-    variant: Variant | None = None  # of damping, for a research optimizer
 
     @property
     def kind(self) -> str:
         """What its memory does."""
         if self.memory is None:
             return NONE
-        if self.variant is not None:
-            return VARIED
+        if self.memory["scope"] == "tensor":
+            return BY_TENSOR
         aggr = self.memory["aggr"]
         return DAMPS if aggr == "fisher" else PICKED if aggr in PICKS else SUMS
 
@@ -58,15 +53,14 @@ class Member:
 
     @property
     def block_key(self) -> tuple[Any, ...]:
-        """Neighbours that are alike in this share a block: all of a kind, or all of one variant with one update."""
-        return (self.kind,) if self.variant is None else (self.kind, self.variant.key, self.update_key)
+        """Neighbours that are alike in this share a block."""
+        return (self.kind,)
 
     @property
     def order(self) -> tuple[Any, ...]:
         """Sorting by it puts together what is worked on together."""
         memory = self.memory or {"policy": "", "topC": 0}
-        variant = "" if self.variant is None else str(self.variant.key)
-        return KINDS.index(self.kind), variant, *map(str, self.update_key), memory["policy"], memory["topC"]
+        return KINDS.index(self.kind), *map(str, self.update_key), memory["policy"], memory["topC"]
 
     @property
     def yoked(self) -> bool:
@@ -77,9 +71,7 @@ class Member:
 def member(trial: Trial, weight_decay: float, hidden: bool = False) -> Member:
     """The member of a trial; ``ValueError`` for what a bank cannot do."""
     recipe = recipe_of(trial.optimizer)
-    varied = recipe.role == "X"
-    hyper = plain_options(trial.hyper) if varied else trial.hyper
-    optimizer = settled(recipe, hyper, [nn.Parameter(torch.zeros(1))], weight_decay)
+    optimizer = settled(recipe, trial.hyper, [nn.Parameter(torch.zeros(1))], weight_decay)
     base = next((cls for cls in type(optimizer).__mro__ if cls in FAMILIES), None)
     if base is None:
         raise ValueError(f"Invalid optimizer for a bank: {trial.optimizer}, its base is not known there; {_CURE}")
@@ -102,37 +94,19 @@ def member(trial: Trial, weight_decay: float, hidden: bool = False) -> Member:
         raise ValueError(
             f"Invalid donor_seed for {trial.optimizer}: it has no memory whose decisions could be replayed"
         )
-    variant = None
-    if memory is not None and (varied or memory["scope"] == "tensor"):
-        variant = Variant.of(trial.hyper) if varied else BY_TENSOR
-        _check_variant(trial, variant, family, options, memory)
-    return Member(trial, family, options, memory, hidden, variant)
+    if memory is not None and memory["scope"] == "tensor":
+        _check_by_tensor(trial)
+    return Member(trial, family, options, memory, hidden)
 
 
-def _check_variant(
-    trial: Trial, variant: Variant, family: Family, options: Mapping[str, Any], memory: Mapping[str, Any]
-) -> None:
-    def refuse(name: str, value: object, expected: str) -> None:
-        raise ValueError(f"Invalid {name} of {trial.optimizer}: {value!r}, expected {expected}")
-
-    if memory["aggr"] != "fisher":
-        refuse("aggr", memory["aggr"], '"fisher": variants are of damping')
-    if "donor_seed" in trial.hyper:
-        refuse("donor_seed", trial.hyper["donor_seed"], "none: a variant's decisions are not replayed")
-    if variant.apply not in family.places:
-        refuse("apply", variant.apply, " or ".join(family.places))
-    if variant.apply == "momentum" and options.get("momentum", 1.0) == 0:
-        refuse("apply", variant.apply, "another place: this optimizer has no momentum")
-    if variant.metric == "adam" and not family.has_metric:
-        refuse("metric", variant.metric, '"plain": this optimizer keeps no second moment')
-    if variant.metric == "adam" and POLICIES[memory["policy"]].needs_cosine:
-        refuse("policy", memory["policy"], "another one: angles are taken in the plain metric")
-    if variant.power != 1 and memory["rho"] < SMALLEST_RHO:
-        refuse("rho", memory["rho"], f"at least {SMALLEST_RHO:g}: the root's iteration resolves no less")
-    # What they would record is defined for one Gram matrix over all parameters.
-    recorded = {"damping"} | ({"memory", "decisions"} if variant.select == "block" else set())
-    for probe in sorted(recorded & set(trial.probe)):
-        refuse("probe", probe, f"none of {', '.join(sorted(recorded))} with this variant")
+def _check_by_tensor(trial: Trial) -> None:
+    """What is recorded or replayed is defined for one memory over all parameters."""
+    wanted = {**{name: name for name in trial.probe}, **{name: trial.hyper[name] for name in trial.hyper}}
+    for name in ("damping", "decisions", "donor_seed", "memory"):
+        if name in wanted:
+            raise ValueError(
+                f"Invalid {name} of {trial.optimizer} in a bank: {wanted[name]!r}, expected none with scope='tensor'"
+            )
 
 
 def _check_memory(trial: Trial, memory: Mapping[str, Any]) -> None:

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from ..probes import UPDATE_EVERY
+from .by_tensor import TensorMemories
 from .members import DAMPS
 from .memories import Memories
 from .step import Bank
-from .varied import Varied
 
 
 class BankProbes:
@@ -79,7 +79,7 @@ class BankProbes:
 class Look:
     """The memory and damping probes of one block of memories."""
 
-    def __init__(self, memories: Memories | Varied, names: Sequence[set[str]]) -> None:
+    def __init__(self, memories: Memories | TensorMemories, names: Sequence[set[str]]) -> None:
         self.memories = memories
         self.names = names
         self.memory = any("memory" in mine for mine in names)

@@ -79,10 +79,6 @@ class Selection:
         self.clock.add_(self.finite)
         self.inserted.add_(self.accept)
 
-    def policy(self, rule: Rule) -> Policy:
-        """The rule's policy, as this step needs it."""
-        return rule.policy
-
     def _decide(self, rule: Rule, g: Tensor) -> None:
         rows, width = rule.rows, rule.width
         priority, norm, born = (rows.of(table)[:, :width] for table in (self.priority, self.norm, self.born))
@@ -102,7 +98,7 @@ class Selection:
         if rule.policy.needs_cosine:
             tables.g_dot_sum, tables.sum_sq = self.cosine(rows, g)
         if rule.donors is None:
-            decision = decide(self.policy(rule), tables, rule.max_age, look=False)
+            decision = decide(rule.policy, tables, rule.max_age, look=False)
         else:
             finite = rows.of(self.finite)
             accept = self.accept.index_select(0, rule.donors) & finite & (tables.g_norm > 0)

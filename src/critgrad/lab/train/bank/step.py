@@ -10,11 +10,11 @@ from torch import Tensor
 
 from ...tasks import SummingProblem
 from ..capture import unharmed
+from .by_tensor import TensorMemories, parts_of
 from .families import Update
-from .members import NONE, VARIED, Crew, Member
+from .members import BY_TENSOR, NONE, Crew, Member
 from .memories import Memories
 from .models import Models
-from .varied import Run, Varied, parts_of
 
 WARM_UP_STEPS = 3  # eager ones before a capture: libraries set themselves up in them
 
@@ -24,7 +24,7 @@ class Block:
     """Neighbours of one kind: models without a memory, or with memories that work alike."""
 
     span: slice
-    memories: Memories | Varied | None
+    memories: Memories | TensorMemories | None
     updates: list[tuple[slice, Update]]  # slices of the block's rows
 
 
@@ -86,9 +86,6 @@ class Bank:
         with torch.no_grad():
             self.total.add_(losses)
             if self.problem.task.clip:
-                for block in self.blocks:
-                    if isinstance(block.memories, Varied):
-                        block.memories.before_clipping(gradients[block.span])
                 _clip(gradients, self.problem.task.clip)
             self._update(gradients)
             self.at.add_(1)
@@ -124,15 +121,12 @@ class Bank:
             rows = slice(at, at + len(these))
             updates.append((rows, these[0].family.make([m.options for m in these], theta[rows])))
             at = rows.stop
-        kind, variant = members[0].kind, members[0].variant
+        kind = members[0].kind
         options = [member.memory for member in members if member.memory is not None]
         if kind == NONE:
             return Block(span, None, updates)
-        if kind == VARIED and variant is not None:
-            problem, models = self.problem, self.models
-            run = Run(self.number, problem.steps * problem.task.epochs, bool(problem.task.clip))
-            parts = parts_of(variant.blocks, models.names, models.shapes)
-            return Block(span, Varied(variant, options, theta, parts, updates[0][1], run), updates)
+        if kind == BY_TENSOR:
+            return Block(span, TensorMemories(options, theta, parts_of(self.models.shapes)), updates)
         donors = [None if donor is None else donor - span.start for donor in self.crew.donors[span]]
         return Block(span, Memories(kind, options, donors, theta), updates)
 
