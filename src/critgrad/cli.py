@@ -141,7 +141,17 @@ def _jobs(p: ArgumentParser) -> None:
     _workers(p)
     _bank(p)
     _budget(p)
+    _timeout(p)
     p.add_argument("--retry", action="store_true", help="run the trials that failed once more")
+
+
+def _timeout(p: ArgumentParser) -> None:
+    p.add_argument(
+        "--trial-timeout",
+        type=float,
+        metavar="S",
+        help="end a trial (a bank) that runs longer, as failed; local executor",
+    )
 
 
 def _bank(p: ArgumentParser) -> None:
@@ -162,6 +172,7 @@ def _compare(p: ArgumentParser) -> None:
     p.add_argument("--seeds", type=int, default=10, help="runs of each arm (10)")
     p.add_argument("--families", help="with commas: SGD,Adam (default: all four)")
     _workers(p)
+    _timeout(p)
     p.add_argument("--out", type=Path, default=Path("report.html"), help="the report page to write")
     p.add_argument("--no-report", dest="report", action="store_false", help="print the table, write no page")
     _device(p)
@@ -372,7 +383,7 @@ def _run(args: Namespace) -> int:
 
         return lab.optimizers(args, PAPER, "* one of the paper's eight. ")
     if args.command == "batch":
-        from critgrad.paper.commands import EXPECTED
+        from critgrad.lab.errors import EXPECTED
 
         return paper.batch(args, parse, EXPECTED)
     run: Callable[[Namespace], int] = getattr(lab if hasattr(lab, args.command) else paper, args.command)
@@ -385,8 +396,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.command is None:
         print(guide(), end="")
         return 2
+    from critgrad.lab.errors import EXPECTED, exit_code
     from critgrad.lab.screen.console import complain
-    from critgrad.paper.commands import EXPECTED, exit_code
 
     try:
         return _run(args)

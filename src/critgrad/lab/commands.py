@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .errors import LabError
 from .screen.console import prose, say, show, table
 from .words import listed
 
@@ -58,7 +59,7 @@ def best(args: Namespace) -> int:
     from .ledger.ranking import ranking
 
     if args.count < 1:
-        raise ValueError(f"Invalid -n: {args.count}, expected an int >= 1")
+        raise LabError(f"Invalid -n: {args.count}, expected an int >= 1")
     with Ledger.open(args.ledger) as book:
         ranked = ranking(book.rows(task=args.task, track=args.track))
     if not ranked:
@@ -185,7 +186,7 @@ def dataset_of(name: str) -> str:
         return task_of(name).dataset
     if plain in DATASETS:
         return name
-    raise ValueError(f"Invalid name: {name!r}, expected a task or one of the data sets {', '.join(DATASETS)}")
+    raise LabError(f"Invalid name: {name!r}, expected a task or one of the data sets {', '.join(DATASETS)}")
 
 
 def data_list(args: Namespace) -> int:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from .errors import LabError
 from .stats import Axis as EdgeAxis
 from .stats import at_edge
 
@@ -66,25 +67,25 @@ class Axis:
     def __post_init__(self) -> None:
         if self.scale == "choice":
             if not self.choices:
-                raise ValueError("Invalid axis: a choice needs choices")
+                raise LabError("Invalid axis: a choice needs choices")
             return
         if self.scale not in _SCALES:
-            raise ValueError(f"Invalid scale: {self.scale!r}, expected one of {', '.join(_SCALES)}, choice")
+            raise LabError(f"Invalid scale: {self.scale!r}, expected one of {', '.join(_SCALES)}, choice")
         if not self.low < self.high:
-            raise ValueError(f"Invalid range: {self.low} to {self.high}, expected low < high")
+            raise LabError(f"Invalid range: {self.low} to {self.high}, expected low < high")
         if self.scale == "log" and self.low <= 0:
-            raise ValueError(f"Invalid range: {self.low} to {self.high}, a log scale begins above 0")
+            raise LabError(f"Invalid range: {self.low} to {self.high}, a log scale begins above 0")
         if self.scale == "complement" and not self.high < 1:
-            raise ValueError(f"Invalid range: {self.low} to {self.high}, a complement scale ends below 1")
+            raise LabError(f"Invalid range: {self.low} to {self.high}, a complement scale ends below 1")
         if self.widen and self.scale != "log":
-            raise ValueError(f"Invalid widen: {self.widen}, only a log scale is widened by decades")
+            raise LabError(f"Invalid widen: {self.widen}, only a log scale is widened by decades")
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Axis:
         """From a registration's entry."""
         unknown = set(values) - set(cls.__dataclass_fields__)
         if unknown:
-            raise ValueError(f"Invalid axis: {sorted(unknown)[0]!r}, expected {', '.join(cls.__dataclass_fields__)}")
+            raise LabError(f"Invalid axis: {sorted(unknown)[0]!r}, expected {', '.join(cls.__dataclass_fields__)}")
         return cls(**{**values, "choices": tuple(values.get("choices", ()))})
 
     @property
@@ -162,7 +163,7 @@ def draw(space: Space, seed: int, first: int, count: int) -> list[Point]:
     """
     for name in space:
         if name not in COLUMNS:
-            raise ValueError(f"Invalid axis: {name!r}, expected one of {', '.join(COLUMNS)}")
+            raise LabError(f"Invalid axis: {name!r}, expected one of {', '.join(COLUMNS)}")
     return [{name: axis.value(u[name]) for name, axis in space.items()} for u in sobol(seed, first, count)]
 
 

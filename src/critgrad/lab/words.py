@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .errors import LabError
+
 
 def pairs(items: Sequence[str], what: str) -> dict[str, Any]:
     """``["epochs=3", "lr=1e-3"]`` as a dict of Python values."""
@@ -13,7 +15,7 @@ def pairs(items: Sequence[str], what: str) -> dict[str, Any]:
     for item in items:
         name, equals, text = item.partition("=")
         if not equals or not name:
-            raise ValueError(f"Invalid {what}: {item!r}, expected NAME=VALUE")
+            raise LabError(f"Invalid {what}: {item!r}, expected NAME=VALUE")
         out[name] = value_of(text)
     return out
 
@@ -59,9 +61,9 @@ def default_device(device: str) -> str:
     try:
         kind = torch.device(device)
     except RuntimeError:
-        raise ValueError(f"Invalid device: {device!r}, expected auto, cpu, cuda or cuda:N") from None
+        raise LabError(f"Invalid device: {device!r}, expected auto, cpu, cuda or cuda:N") from None
     if kind.type == "cuda" and not (kind.index or 0) < torch.cuda.device_count():
-        raise ValueError(f"Invalid device: {device!r}, torch sees {torch.cuda.device_count()} CUDA devices here")
+        raise LabError(f"Invalid device: {device!r}, torch sees {torch.cuda.device_count()} CUDA devices here")
     return device
 
 

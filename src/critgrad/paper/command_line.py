@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from critgrad.lab.commands import checkpoint_folder
+from critgrad.lab.errors import LabError
 from critgrad.lab.screen.console import complain, prose, say, show
 from critgrad.lab.screen.progress import EpochLines, shown
 from critgrad.lab.words import default_device, listed, pairs
@@ -98,7 +99,7 @@ def sweep(args: Namespace, **of_batch: Any) -> int:
     from critgrad.lab.ledger import Ledger
 
     if args.write_defaults and args.track != "fair":
-        raise ValueError(f"Invalid --write-defaults with --track {args.track}: defaults come from the fair track alone")
+        raise LabError(f"Invalid --write-defaults with --track {args.track}: defaults come from the fair track alone")
     part, chosen = commands.parse_shard(args.shard), commands.family_names(args.families)
     where = default_device(args.device)
     made = commands.make_track(
@@ -129,6 +130,7 @@ def sweep(args: Namespace, **of_batch: Any) -> int:
                 retry_failed=args.retry,
                 bank_size=args.bank_size,
                 deterministic=args.deterministic,
+                trial_timeout=args.trial_timeout,
                 **of_batch,
             )
         say(outcome.text)
@@ -207,7 +209,7 @@ def compare(args: Namespace) -> int:
 
     task = args.task or "digits-mlp"
     if args.seeds < 1:
-        raise ValueError(f"Invalid seeds: {args.seeds}, expected an int >= 1")
+        raise LabError(f"Invalid seeds: {args.seeds}, expected an int >= 1")
     chosen = commands.family_names(args.families) or FAMILIES
     where = default_device(args.device)
     record = task_of(task)
@@ -227,6 +229,7 @@ def compare(args: Namespace) -> int:
                 device=where,
                 checkpoints=checkpoint_folder(args.ledger),
                 on_event=on_event,
+                trial_timeout=args.trial_timeout,
             )
         rows = book.rows(task=task, track=TRACK)
     print_compare(lines(defaults, chosen, args.seeds, rows), record.metric.name)
@@ -279,6 +282,7 @@ def analyze(args: Namespace, **of_batch: Any) -> int:
             bank_size=args.bank_size,
             seconds=args.seconds,
             retry_failed=args.retry,
+            trial_timeout=args.trial_timeout,
             **of_batch,
         )
     if found.outcome is not None:
@@ -315,7 +319,11 @@ def theory(args: Namespace) -> int:
     """What holds for a memory: effective step, staleness bound, largest safe lr * L, matched momentum."""
     from critgrad.theory.report import summary
 
-    say(summary(**{name: getattr(args, name) for name in THEORY}))
+    try:
+        text = summary(**{name: getattr(args, name) for name in THEORY})
+    except ValueError as error:  # a value for which nothing is known
+        raise LabError(str(error)) from error
+    say(text)
     return 0
 
 

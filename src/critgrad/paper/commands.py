@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from critgrad.lab.ledger import Ledger, LedgerError, Planned, Role
+from critgrad.lab.errors import LabError
+from critgrad.lab.ledger import Ledger, Planned, Role
 from critgrad.lab.ledger.committed import document_name, record, standing
 from critgrad.lab.run.coordinator import Event, Outcome, in_shard, run_jobs
 from critgrad.lab.run.executors import KeptExecutor
@@ -17,7 +17,7 @@ from critgrad.lab.run.results import Result
 from critgrad.lab.run.spec import Trial
 from critgrad.lab.tasks import task_of
 from critgrad.lab.train.loop import OnEpoch, OnStep, train
-from critgrad.lab.train.optimizers import UnknownOptimizerError, recipe_of
+from critgrad.lab.train.optimizers import recipe_of
 
 from .protocol import Registration, chosen_hyper, fair, find, paper_best, paper_grid, registered
 from .protocol.families import FAMILIES
@@ -30,23 +30,10 @@ OnEvent = Callable[[Event], None]
 TIMING = "analysis:timing"  # the purpose of runs that are made for their times
 TRACKS = ("paper-best", "paper-grid", "fair")
 
-# What a user can put right is told in one line; everything else is a defect and keeps its traceback.
-EXPECTED = (
-    *(ValueError, TypeError, FileNotFoundError, FileExistsError, PermissionError, ImportError),
-    *(sqlite3.Error, LedgerError),
-)
-# A value of -o that does not exist ends as an option that does not: with the code of a wrong command line.
-_EXIT_CODES: dict[type[BaseException], int] = {UnknownOptimizerError: 2}
-
 # An optimizer's arguments that are real numbers: lr=1 and lr=1.0 are the same run and must have the same key.
 _REAL = frozenset(
     ("lr", "decay", "kappa", "rho", "momentum", "dampening", "alpha", "beta1", "beta2", "eps", "weight_decay")
 )
-
-
-def exit_code(error: BaseException) -> int:
-    """What a command ends with after one of the ``EXPECTED`` errors."""
-    return _EXIT_CODES.get(type(error), 1)
 
 
 def one_trial(task: str, optimizer: str, hyper: Mapping[str, Any], seed: int, settings: Mapping[str, Any]) -> Trial:
@@ -90,13 +77,11 @@ def make_track(
     """A track by its name. ``trials``, ``seeds`` and ``engine`` override what it would take."""
     for name, value in (("trials", trials), ("seeds", seeds)):
         if value is not None and value < 1:
-            raise ValueError(f"Invalid {name}: {value}, expected an int >= 1")
+            raise LabError(f"Invalid {name}: {value}, expected an int >= 1")
     task_of(task.partition("+")[0], settings)
     if track == "fair":
         if settings:
-            raise ValueError(
-                "Invalid --set with --track fair: the registration file holds the settings; change it there"
-            )
+            raise LabError("Invalid --set with --track fair: the registration file holds the settings; change it there")
         made = fair(registration or task, trials=trials, engine=engine)
         _check_bank(made.task, made.registration.engine)
         if seeds is not None:
@@ -110,17 +95,17 @@ def make_track(
         chosen["engine"] = engine
     if track == "paper-best":
         if trials is not None:
-            raise ValueError("Invalid --trials with --track paper-best: it has one setting of each optimizer")
+            raise LabError("Invalid --trials with --track paper-best: it has one setting of each optimizer")
         return paper_best(task, **chosen)
     if track == "paper-grid":
         return paper_grid(task, **chosen, trials=trials)
-    raise ValueError(f"Invalid track: {track!r}, expected one of {', '.join(TRACKS)}")
+    raise LabError(f"Invalid track: {track!r}, expected one of {', '.join(TRACKS)}")
 
 
 def _check_bank(task: str, engine: str) -> None:
     """An error before anything runs, where each run would fail with it."""
     if engine == "bank" and not task_of(task).bankable:
-        raise ValueError(f"Invalid task for a bank: {task}, it cannot be run there; use --engine single")
+        raise LabError(f"Invalid task for a bank: {task}, it cannot be run there; use --engine single")
 
 
 def _fresh(registration: Registration, seeds: int) -> tuple[int, ...]:
@@ -140,7 +125,7 @@ def family_names(text: str | None) -> tuple[str, ...] | None:
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     for name in names:
         if name not in FAMILIES:
-            raise ValueError(f"Invalid family: {name!r}, expected some of {', '.join(FAMILIES)}")
+            raise LabError(f"Invalid family: {name!r}, expected some of {', '.join(FAMILIES)}")
     return names
 
 
@@ -160,7 +145,7 @@ def make_search(
     chosen = tuple(dict.fromkeys(part.strip() for part in (families or "").split(",") if part.strip()))
     for family in chosen:
         if family not in track.search.families:
-            raise ValueError(f"Invalid family: {family!r}, expected some of {', '.join(track.search.families)}")
+            raise LabError(f"Invalid family: {family!r}, expected some of {', '.join(track.search.families)}")
     return track, chosen or None
 
 
@@ -278,7 +263,7 @@ def analyze(
     from .analyses import ANALYSES
 
     if name not in ANALYSES:
-        raise ValueError(f"Invalid analysis: {name!r}, expected one of {', '.join([*ANALYSES, 'decompose'])}")
+        raise LabError(f"Invalid analysis: {name!r}, expected one of {', '.join([*ANALYSES, 'decompose'])}")
     analysis = ANALYSES[name]
     where = task or analysis.tasks[0]
     task_of(where, options.settings)
@@ -327,7 +312,7 @@ def parse_shard(text: str) -> tuple[int, int]:
     """
     first, slash, second = text.partition("/")
     if not slash or not first.isdigit() or not second.isdigit() or not 1 <= int(first) <= int(second):
-        raise ValueError(f"Invalid shard: {text!r}, expected i/n with 1 <= i <= n")
+        raise LabError(f"Invalid shard: {text!r}, expected i/n with 1 <= i <= n")
     return int(first), int(second)
 
 

@@ -3,6 +3,8 @@ from __future__ import annotations
 import pytest
 
 from critgrad import cli as command_line
+from critgrad.lab.errors import LabError, MissingFileError, MissingPackageError
+from critgrad.lab.ledger import LedgerError
 from critgrad.lab.train.optimizers import TRAINED
 
 
@@ -103,14 +105,22 @@ def raising(monkeypatch, capsys):
 
 
 def test_brackets_of_an_error_survive(raising):
-    code, said = raising(ImportError("pip install 'critgrad[lab]' [bold]now[/bold]"))
+    code, said = raising(MissingPackageError("pip install 'critgrad[lab]' [bold]now[/bold]"))
     assert code == 1
     assert "pip install 'critgrad[lab]' [bold]now[/bold]" in said
 
 
-def test_a_defect_keeps_its_traceback(raising):
-    with pytest.raises(ZeroDivisionError):
-        raising(ZeroDivisionError("ours"))
+@pytest.mark.parametrize("kind", [ZeroDivisionError, ValueError, TypeError, ImportError, KeyError])
+def test_a_defect_keeps_its_traceback(raising, kind):
+    with pytest.raises(kind, match="ours"):
+        raising(kind("ours"))
+
+
+@pytest.mark.parametrize(
+    "error", [LabError("yours"), MissingFileError("yours"), LedgerError("yours"), PermissionError("yours")]
+)
+def test_what_a_user_did_wrong_is_one_line_whatever_its_kind(raising, error):
+    assert raising(error) == (1, "Error: yours\n")
 
 
 def test_an_interrupt_says_how_to_go_on(raising):

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..errors import LabError, MissingPackageError
 from .store import Ledger
 
 _FIRST = ("key", "task", "optimizer", "seed", "engine", "status", "track", "family", "arm", "purpose", "registration")
@@ -63,7 +64,7 @@ def export(ledger: Ledger, path: str | Path) -> int:
     path = Path(path)
     writers = {".csv": _write_csv, ".parquet": _write_parquet}
     if path.suffix not in writers:
-        raise ValueError(
+        raise LabError(
             f"Invalid file for an export: {str(path)!r}, expected a name that ends in {' or '.join(writers)}"
         )
     records = table(ledger)
@@ -94,7 +95,7 @@ def _write_parquet(path: Path, records: Sequence[dict[str, Any]], names: Sequenc
         pyarrow = importlib.import_module("pyarrow")
         parquet = importlib.import_module("pyarrow.parquet")
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
+        raise MissingPackageError(
             "Parquet needs another package: pip install pyarrow; or export to a .csv file"
         ) from error
     arrays = [pyarrow.array(_column([_flat(record.get(name)) for record in records])) for name in names]

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import LabError
 from ..run.results import Result, loss_at_best, loss_is_known
 from .lock import WriterLock
 from .packed import Unpacked, is_packed, pack
@@ -87,7 +88,7 @@ def merge(
     ``afterwards`` may look at the target before it is closed.
     """
     if not curves and not compact:
-        raise ValueError("Invalid curves=False without compact=True: runs lose their curves only to be published")
+        raise LabError("Invalid curves=False without compact=True: runs lose their curves only to be published")
     merged = Merged()
     for source in sources:
         if Path(source).resolve() == Path(target).resolve():

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..errors import LabError
 from ..run.spec import Trial
 from .codec import unpack
 
 
-class LedgerError(Exception):
+class LedgerError(LabError):
     """A ledger cannot be read or written. The message names the file and the cure."""
 
 

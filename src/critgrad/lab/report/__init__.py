@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..errors import LabError
 from .page import render
 from .parts import Block, Report, Section
 
@@ -17,7 +18,7 @@ def formats_of(texts: tuple[str, ...]) -> tuple[str, ...]:
     wanted = tuple(dict.fromkeys(name.strip().lower() for text in texts for name in text.split(",") if name.strip()))
     for name in wanted:
         if name not in FORMATS:
-            raise ValueError(f"Invalid format: {name!r}, expected some of {', '.join(FORMATS)}")
+            raise LabError(f"Invalid format: {name!r}, expected some of {', '.join(FORMATS)}")
     return wanted
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..errors import MissingPackageError
 from .figure import Axis, Bars, Figure, Heat, Line, Number, Points
 
 _DASHES: dict[str, Any] = {
@@ -40,7 +41,7 @@ def write_figures(figures: Sequence[Figure], folder: Path, formats: Sequence[str
     try:
         import matplotlib
     except ImportError:
-        raise ModuleNotFoundError("Figures as files need matplotlib: pip install matplotlib") from None
+        raise MissingPackageError("Figures as files need matplotlib: pip install matplotlib") from None
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from critgrad._version import __version__
 
+from ..errors import MissingPackageError
 from .figure import Figure
 from .parts import Block, Report, Section
 from .plotly_form import Inks, spec
@@ -21,8 +22,10 @@ WEB = Path(__file__).with_name("web")
 
 def render(report: Report, title: str, ledger: str) -> str:
     """The text of the page."""
-    # Imported here: the lab trains without it.
-    from plotly.offline import get_plotlyjs
+    try:  # here: the lab trains without it
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        raise MissingPackageError("A report needs another package: pip install 'critgrad[lab]'") from error
 
     inks = Inks()
     figures = {figure.id: spec(figure, inks) for figure in report.figures}

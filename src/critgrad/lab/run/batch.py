@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..errors import LabError
+
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
@@ -43,7 +45,7 @@ def read_lines(path: Path, commands: Sequence[str]) -> list[Line]:
             continue
         if not words or words[0] not in commands:
             given = words[0] if words else ""
-            raise ValueError(
+            raise LabError(
                 f"Invalid command in line {number} of {path}: {given!r}, expected one of {', '.join(commands)}"
             )
         found.append(Line(number, environment, tuple(words)))

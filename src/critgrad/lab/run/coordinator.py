@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..errors import LabError
 from ..ledger import Ledger, LedgerError, Planned, Role
 from .executors import JobExecutor, KeptExecutor, open_executor
 from .results import Result
@@ -70,7 +71,7 @@ def in_shard(key: str, index: int, count: int) -> bool:
     [True, False, False]
     """
     if count < 1 or not 1 <= index <= count:
-        raise ValueError(f"Invalid shard: {index}/{count}, expected i/n with 1 <= i <= n")
+        raise LabError(f"Invalid shard: {index}/{count}, expected i/n with 1 <= i <= n")
     return int(key[:15], 16) % count == index - 1
 
 
@@ -93,6 +94,7 @@ def run_jobs(
     work: str = WORK,
     kept: KeptExecutor | None = None,
     command: Sequence[str] | None = None,
+    trial_timeout: float | None = None,
 ) -> Outcome:
     """Run what is planned and not done yet, and write each result to the ledger as it arrives.
 
@@ -102,12 +104,14 @@ def run_jobs(
     ``eager`` trains without CUDA graphs. After ``seconds`` nothing should run any more: no job is started that would take
     longer than is left, judged by the longest so far (``longest``: of those before). ``options`` are the executor's; ``work``
     names the function that runs trials. ``kept`` has the executor of an earlier call, and keeps it for a later one; its owner
-    closes it. ``command`` is what the runs' provenance names, where that is not the command of the process.
+    closes it. ``command`` is what the runs' provenance names, where that is not the command of the process. A job that runs
+    for more than ``trial_timeout`` seconds is ended with its worker, and its trials have failed.
     """
     manner = _Manner(device, checkpoints, bank_size, deterministic, eager, work)
     run = _Run(planned, ledger, manner, on_event, retry_failed)
     run.command = command
     run.longest = longest
+    run.trial_timeout = trial_timeout
     run.deadline = None if seconds is None else time.monotonic() + seconds
     return run.run(executor, workers, options, kept)
 
@@ -156,6 +160,7 @@ class _Run:
         self.since: dict[Future[Any], float] = {}
         self.longest = 0.0  # of the jobs so far, in seconds
         self.command: Sequence[str] | None = None
+        self.trial_timeout: float | None = None
 
     def _skip(self, trials: dict[str, Trial], known: set[str]) -> set[str]:
         """Leave out trials that the ledger knows; they may serve a new purpose."""
@@ -176,6 +181,7 @@ class _Run:
             opened = open_executor if kept is None else kept.get
             executor = opened(name, workers=workers, device=self.device, options=options)
             try:
+                executor.limit(self.trial_timeout)
                 if left_behind:
                     executor.reclaim([entry["worker"] for entry in left_behind["running"]])
                 with self._signals():

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from ..errors import LabError
+
 # Raised when the same specification would give other numbers than before: old rows then no longer answer for new trials.
 SCHEMA = 1
 
@@ -51,12 +53,12 @@ class Trial:
 
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
-            raise ValueError(f"Invalid engine: {self.engine!r}, expected one of {', '.join(ENGINES)}")
+            raise LabError(f"Invalid engine: {self.engine!r}, expected one of {', '.join(ENGINES)}")
         for name in self.probe:
             if name not in PROBES:
-                raise ValueError(f"Invalid probe: {name!r}, expected some of {', '.join(PROBES)}")
+                raise LabError(f"Invalid probe: {name!r}, expected some of {', '.join(PROBES)}")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
-            raise ValueError(f"Invalid seed: {self.seed!r}, expected an int >= 0")
+            raise LabError(f"Invalid seed: {self.seed!r}, expected an int >= 0")
         object.__setattr__(self, "hyper", _plain(self.hyper, "hyper"))
         object.__setattr__(self, "settings", _plain(self.settings, "settings"))
         object.__setattr__(self, "probe", tuple(sorted(set(self.probe))))
@@ -79,7 +81,7 @@ class Trial:
     def from_dict(cls, values: Mapping[str, Any]) -> Trial:
         """The inverse of ``to_dict``."""
         if values.get("schema") != SCHEMA:
-            raise ValueError(f"Invalid schema of a trial: {values.get('schema')!r}, expected {SCHEMA}")
+            raise LabError(f"Invalid schema of a trial: {values.get('schema')!r}, expected {SCHEMA}")
         return cls(
             task=values["task"],
             optimizer=values["optimizer"],
@@ -118,7 +120,7 @@ def _plain_value(value: Any, where: str) -> Any:
         return value
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise ValueError(f"Invalid {where}: {value!r}, expected a finite number")
+            raise LabError(f"Invalid {where}: {value!r}, expected a finite number")
         return value
     if isinstance(value, (list, tuple)):
         return [_plain_value(item, where) for item in value]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import pickle
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import torch
 
+from ..errors import LabError
 from ..ledger.codec import pack_result, unpack_result
 from ..train import compiling
 from .results import Result
@@ -26,6 +28,9 @@ from .spec import Trial
 CHECKPOINT_SECONDS = 5.0
 SAVING_SHARE = 0.05  # of a trial's time that its checkpoints may take
 WORK = "critgrad.lab.run.worker:work"
+
+# NOTE [one at a time]: dropout and initialisation draw from torch's global generator, of which a process has one.
+_ALONE = threading.Lock()
 
 _seconds: dict[tuple[object, ...], float] = {}  # how long the last trial of a kind took in this process
 
@@ -130,7 +135,7 @@ def perform(job: Job) -> list[Result | Failure]:
         from ..train.loop import deterministic_algorithms
 
         deterministic_algorithms(True)
-    with _one_thread(), _as_anybody_does(job.eager):
+    with _ALONE, _one_thread(), _as_anybody_does(job.eager):
         if job.trials[0].engine == "bank":
             return _checked(run, job.trials, job)
         outcomes: list[Result | Failure] = []
@@ -186,7 +191,7 @@ def resolve(name: str) -> Work:
     try:
         found: Work = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
-        raise ValueError(f"Invalid work function: {name!r}, expected 'module:function' ({error})") from error
+        raise LabError(f"Invalid work function: {name!r}, expected 'module:function' ({error})") from error
     return found
 
 

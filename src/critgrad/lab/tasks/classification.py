@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..errors import LabError
 from .base import TRAIN_LOSS, Batch, Model, Scores, SummingProblem, Task
 from .data import Dataset
 from .models import MLP, DeepConvNet, LeNet, LogisticRegression
@@ -27,7 +28,7 @@ def dtype_of(task: Task) -> torch.dtype:
     """The floating type that a task's ``dtype`` option names."""
     name = task.options.get("dtype", "float32")
     if name not in DTYPES:
-        raise ValueError(f"Invalid dtype of {task.name}: {name!r}, expected one of {', '.join(DTYPES)}")
+        raise LabError(f"Invalid dtype of {task.name}: {name!r}, expected one of {', '.join(DTYPES)}")
     return DTYPES[name]
 
 

@@ -22,6 +22,7 @@ from torch import nn
 
 import critgrad
 
+from ..errors import LabError
 from ..run.results import Result, provenance
 from ..run.spec import Trial
 from ..tasks import Problem, problem_of
@@ -278,9 +279,7 @@ def _replayed(trial: Trial, device: str, graph: bool) -> critgrad.Policy | None:
     if "donor_seed" not in trial.hyper:
         return None
     if not recipe_of(trial.optimizer).has_memory:
-        raise ValueError(
-            f"Invalid donor_seed for {trial.optimizer}: it has no memory whose decisions could be replayed"
-        )
+        raise LabError(f"Invalid donor_seed for {trial.optimizer}: it has no memory whose decisions could be replayed")
     hyper = {name: value for name, value in trial.hyper.items() if name != "donor_seed"}
     donor = trial.replace(hyper=hyper, seed=trial.hyper["donor_seed"], probe=("decisions",))
     decisions = train(donor, device=device, graph=graph).curves["decisions"]
@@ -373,7 +372,7 @@ def _save(path: Path, trial: Trial, model: nn.Module, optimizer: torch.optim.Opt
 def _restore(path: Path, trial: Trial, model: nn.Module, optimizer: torch.optim.Optimizer, state: _State) -> None:
     values = torch.load(path, map_location="cpu", weights_only=True)
     if values["trial"] != trial.key:
-        raise ValueError(
+        raise LabError(
             f"The checkpoint {path} is of another trial ({values['trial']}, expected {trial.key}); "
             "give the same task, optimizer, options and seed, or another file"
         )

@@ -12,6 +12,7 @@ from torch import nn
 
 import critgrad
 
+from ..errors import LabError
 from ..run.spec import Trial
 from .bases import Lion, Muon, ScheduleFree
 
@@ -92,8 +93,10 @@ STARTING_LR = {
 }
 
 
-class UnknownOptimizerError(ValueError):
-    """A name that no optimizer has."""
+class UnknownOptimizerError(LabError):
+    """A name that no optimizer has: it ends as an option that does not exist, with the code of a wrong command line."""
+
+    exit_code = 2
 
 
 def recipe_of(name: str) -> Recipe:
@@ -141,7 +144,10 @@ def settled(
     if recipe.make in _FUSED:
         # Ours choose their fast path by themselves; torch's must be asked for theirs, or step times would flatter us.
         arguments.setdefault("fused", True)
-    return recipe.make(params, **arguments)
+    try:
+        return recipe.make(params, **arguments)
+    except (TypeError, ValueError) as error:  # an argument that it does not have, a value that it does not take
+        raise LabError(f"{recipe.name}: {error}") from error
 
 
 _FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)

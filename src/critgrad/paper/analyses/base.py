@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from critgrad.lab.errors import LabError
 from critgrad.lab.ledger import Ledger, Planned, Role, Row
 from critgrad.lab.run.spec import ENGINES, Trial
 from critgrad.lab.train.optimizers import TRAINED, recipe_of
@@ -33,9 +34,9 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.seeds < 1:
-            raise ValueError(f"Invalid seeds: {self.seeds}, expected an int >= 1")
+            raise LabError(f"Invalid seeds: {self.seeds}, expected an int >= 1")
         if self.engine not in ENGINES:
-            raise ValueError(f"Invalid engine: {self.engine!r}, expected one of {', '.join(ENGINES)}")
+            raise LabError(f"Invalid engine: {self.engine!r}, expected one of {', '.join(ENGINES)}")
         if self.optimizer is not None:
             recipe_of(self.optimizer)
 
@@ -100,7 +101,7 @@ def with_memory(analysis: str, optimizer: str, roles: tuple[str, ...] = ("C", "F
     """The optimizer, or an error where the analysis has nothing to look at in it."""
     if recipe_of(optimizer).role not in roles:
         known = ", ".join(name for name, recipe in TRAINED.items() if recipe.role in roles)
-        raise ValueError(f"Invalid optimizer for {analysis}: {optimizer!r}, expected one of {known}")
+        raise LabError(f"Invalid optimizer for {analysis}: {optimizer!r}, expected one of {known}")
     return optimizer
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from critgrad.lab.errors import LabError
 from critgrad.lab.ledger import Planned, Row
 from critgrad.lab.run.spec import Trial
 from critgrad.lab.train.optimizers import OPTIMIZERS, build
@@ -20,9 +21,9 @@ TOPCS = (0, 5, 10, 20, 50, 100)
 
 def _runtime_trials(task: str, options: Options) -> list[Planned]:
     if options.engine != "single":
-        raise ValueError("Invalid engine for runtime: 'bank', expected 'single' (bank rows carry no times)")
+        raise LabError("Invalid engine for runtime: 'bank', expected 'single' (bank rows carry no times)")
     if options.optimizer not in (None, "Adam", "Adam_C"):
-        raise ValueError(f"Invalid optimizer for runtime: {options.optimizer!r}, the paper's table has Adam and Adam_C")
+        raise LabError(f"Invalid optimizer for runtime: {options.optimizer!r}, the paper's table has Adam and Adam_C")
     # The first epoch loads, compiles and warms up: the second is the one that is timed. Seeds are repeats, and go
     # outermost, so that a slow minute of the machine hits every topC alike.
     found = [

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from critgrad.lab.errors import LabError
+
 from ..protocol import registered, tables
 from ..protocol.announced import AnnouncedSource
 from ..protocol.records import Decomposition
@@ -22,6 +24,6 @@ def decompose(ledger: Path, task: str) -> tuple[Decomposition, ...]:
         found = tables(source, plan).decompositions
         if found:
             return found
-    raise ValueError(
+    raise LabError(
         f"No decomposition of {task!r} in {ledger}: it needs the derived arms of `critgrad sweep {task} --track fair`"
     )

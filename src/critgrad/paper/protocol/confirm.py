@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from critgrad.lab.errors import LabError
 from critgrad.lab.spaces import Axis
 from critgrad.lab.tasks import task_of
 
@@ -44,13 +45,11 @@ def confirmation(
     """
     plan = outcome.registration
     if not outcome.decided:
-        raise ValueError(
+        raise LabError(
             f"The experiment on {outcome.task} is not finished: run it to its end before its winner is checked"
         )
     if task.split("@")[0] != outcome.task.split("@")[0] or task == outcome.task:
-        raise ValueError(
-            f"Invalid task to check {outcome.task} on: {task!r}, expected the same task in another setting"
-        )
+        raise LabError(f"Invalid task to check {outcome.task} on: {task!r}, expected the same task in another setting")
     winner = _winner(outcome, family)
     rivals = [arm for arm in ("base", "rival", "momentum") if outcome.arm(winner.family, arm) is not None]
     arms = tuple(name for name in plan.arms if name in (winner.arm, *rivals))
@@ -93,7 +92,7 @@ def _winner(outcome: Outcome, family: str | None) -> ArmResult:
     ]
     if not found:
         known = ", ".join(outcome.registration.families)
-        raise ValueError(f"Invalid family: {family!r}, expected one with a memory that was tuned, of {known}")
+        raise LabError(f"Invalid family: {family!r}, expected one with a memory that was tuned, of {known}")
     sign = 1 if outcome.registration.higher_is_better else -1
     return max(found, key=lambda row: sign * (row.valid if row.valid is not None else 0.0))
 

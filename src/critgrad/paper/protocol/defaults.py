@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from critgrad.lab.errors import LabError, MissingFileError
 from critgrad.lab.train.optimizers import STARTING_LR, recipe_of
 
 from . import paper_values
@@ -55,7 +56,7 @@ def write_defaults(outcome: Outcome, path: Path | None = None) -> Path:
     Arms that train for longer are left out: their epochs were measured on the sweep's machine.
     """
     if not outcome.complete:
-        raise ValueError(
+        raise LabError(
             f"The sweep of {outcome.task} is not finished ({sum(outcome.pending.values())} runs to go): "
             "run it to its end before its choices become defaults"
         )
@@ -96,12 +97,12 @@ def load_defaults(task: str, path: Path | None = None) -> Defaults:
     path = path or FOLDER / f"{task}.json"
     if not path.exists():
         there = sorted(p.stem for p in FOLDER.glob("*.json"))
-        raise FileNotFoundError(
+        raise MissingFileError(
             f"No hyper-parameters for {task!r}: `critgrad sweep {task} --track fair` finds them. There are {there}"
         )
     values = json.loads(path.read_text(encoding="utf-8"))
     if values.get("format") != FORMAT:
-        raise ValueError(f"{path}: invalid format {values.get('format')!r}, expected {FORMAT}")
+        raise LabError(f"{path}: invalid format {values.get('format')!r}, expected {FORMAT}")
     arms = tuple(
         Default(
             row["family"],

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from critgrad.lab.errors import LabError
+
 from .arms import AGGREGATION
 from .families import PAPER as OPTIMIZERS
 
@@ -187,7 +189,7 @@ def best_of(task: str) -> list[Best]:
     rows = [row for row in BEST if row.task == name]
     if not rows:
         known = ", ".join(dict.fromkeys(row.task for row in BEST))
-        raise ValueError(f"The paper lists no best hyper-parameters for {task!r}; it does for {known}")
+        raise LabError(f"The paper lists no best hyper-parameters for {task!r}; it does for {known}")
     return rows
 
 
@@ -203,7 +205,7 @@ def grid(optimizer: str) -> list[dict[str, Any]]:
     [5, 15, 15, 45, 405]
     """
     if optimizer not in OPTIMIZERS:
-        raise ValueError(f"Invalid optimizer: {optimizer!r}, the paper's are {', '.join(OPTIMIZERS)}")
+        raise LabError(f"Invalid optimizer: {optimizer!r}, the paper's are {', '.join(OPTIMIZERS)}")
     family = optimizer.removesuffix("_C")
     axes: dict[str, tuple[Any, ...]] = {"lr": LRS, **GRID[family], **(MEMORY_GRID if family != optimizer else {})}
     return [_with_aggregation(optimizer, dict(zip(axes, values))) for values in itertools.product(*axes.values())]

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from critgrad.lab.errors import LabError, MissingFileError
 from critgrad.lab.run.spec import ENGINES, content_hash
 from critgrad.lab.spaces import Axis, widest_step
 
@@ -216,15 +217,13 @@ class Registration:
 def from_dict(values: Mapping[str, Any], path: Path | None = None) -> Registration:
     """From a parsed file; unknown and missing entries are errors that name them."""
     if values.get("format") != FORMAT:
-        raise ValueError(f"Invalid format of a registration: {values.get('format')!r}, expected {FORMAT}")
+        raise LabError(f"Invalid format of a registration: {values.get('format')!r}, expected {FORMAT}")
     known = {"format", "space", *Registration.__dataclass_fields__} - {"space_seed", "lr", "axes", "path"}
     unknown, missing = sorted(set(values) - known), sorted({"space", *_REQUIRED} - set(values))
     if unknown:
-        raise ValueError(
-            f"Invalid entry of a registration: {unknown[0]!r}, expected some of {', '.join(sorted(known))}"
-        )
+        raise LabError(f"Invalid entry of a registration: {unknown[0]!r}, expected some of {', '.join(sorted(known))}")
     if missing:
-        raise ValueError(f"The registration has no {missing[0]!r}")
+        raise LabError(f"The registration has no {missing[0]!r}")
     space = dict(values["space"])
     seed, lr = space.pop("seed"), space.pop("lr")
     plain = {name: values[name] for name in values if name not in ("format", "space")}
@@ -255,11 +254,11 @@ def load(path: Path | str) -> Registration:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from None
+        raise LabError(f"{path} is not JSON: {error}") from None
     try:
         return from_dict(values, path)
     except (TypeError, ValueError, KeyError) as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise LabError(f"{path}: {error}") from error
 
 
 def registered() -> list[str]:
@@ -271,7 +270,7 @@ def find(name: str) -> Registration:
     """The registration of that name, or an error that lists those that there are."""
     path = FOLDER / f"{name}.json"
     if not path.exists():
-        raise FileNotFoundError(
+        raise MissingFileError(
             f"No registration for {name!r}: the fair track runs only what was announced. There are {registered()}; "
             f"write {path.name} after their pattern, commit it, and run again"
         )
@@ -283,7 +282,7 @@ def _check(r: Registration) -> None:
 
     def require(holds: bool, what: str, value: object, expected: str) -> None:
         if not holds:
-            raise ValueError(f"Invalid {what}: {value!r}, expected {expected}")
+            raise LabError(f"Invalid {what}: {value!r}, expected {expected}")
 
     require(r.direction in DIRECTIONS, "direction", r.direction, " or ".join(DIRECTIONS))
     require(r.engine in ENGINES, "engine", r.engine, " or ".join(ENGINES))

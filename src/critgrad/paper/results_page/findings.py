@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from critgrad.lab.errors import LabError
 from critgrad.lab.ledger import Row
 from critgrad.lab.ledger.source import alike
 from critgrad.lab.stats import Comparison
@@ -194,7 +195,7 @@ class Findings:
 def gather(ledgers: Sequence[Path]) -> Findings:
     """Read the ledgers."""
     if not ledgers:
-        raise ValueError("No ledger was given: name at least one, such as results/small-tasks.db.xz")
+        raise LabError("No ledger was given: name at least one, such as results/small-tasks.db.xz")
     return Findings(Books(list(ledgers)))
 
 

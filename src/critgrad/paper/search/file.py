@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from critgrad.lab.errors import LabError, MissingFileError
 from critgrad.lab.run.spec import ENGINES, Trial, content_hash
 from critgrad.lab.spaces import Axis, Point, draw
 from critgrad.lab.train.optimizers import recipe_of
@@ -130,7 +131,7 @@ class Search:
     def require_runnable(self) -> None:
         """An error where it has arms that can no longer be run."""
         if any(name.endswith(VARIANT) for arm in self.arms for name in arm.optimizer.values()):
-            raise ValueError(
+            raise LabError(
                 f"The variants of the search {self.name} can no longer be run, only read (--table): none of them won. "
                 f"Commit {LAST_RUN} can run them"
             )
@@ -158,22 +159,22 @@ def find(name: str, task: str, folder: Path = FOLDER) -> Search:
     """A search on a task. ``TASK@tiny`` is the same with a few short runs, for tests and for a first look."""
     path = folder / f"{name}.json"
     if not path.exists():
-        raise FileNotFoundError(f"No search {name!r}, expected one of {', '.join(searches())}")
+        raise MissingFileError(f"No search {name!r}, expected one of {', '.join(searches())}")
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         return from_dict(name, task, values, path)
     except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path}: {type(error).__name__} {error}") from error
+        raise LabError(f"{path}: {type(error).__name__} {error}") from error
 
 
 def from_dict(name: str, task: str, values: Mapping[str, Any], path: Path | None = None) -> Search:
     """From a parsed file."""
     if values.get("format") != FORMAT:
-        raise ValueError(f"Invalid format of a search: {values.get('format')!r}, expected {FORMAT}")
+        raise LabError(f"Invalid format of a search: {values.get('format')!r}, expected {FORMAT}")
     tasks = values["tasks"]
     plain = task.removesuffix(TINY)
     if plain not in tasks:
-        raise ValueError(f"Invalid task of the search {name}: {task!r}, expected one of {', '.join(tasks)}")
+        raise LabError(f"Invalid task of the search {name}: {task!r}, expected one of {', '.join(tasks)}")
     mine = tasks[plain]
     left_out = set(mine.get("without", ()))
     arms = [arm for arm in values["arms"] if arm["name"] not in left_out]
@@ -223,7 +224,7 @@ def _tiny(search: Search) -> Search:
 def _check(s: Search) -> None:
     def require(holds: bool, what: str, value: object, expected: str) -> None:
         if not holds:
-            raise ValueError(f"Invalid {what} of the search {s.name}: {value!r}, expected {expected}")
+            raise LabError(f"Invalid {what} of the search {s.name}: {value!r}, expected {expected}")
 
     require(s.direction in ("max", "min"), "direction", s.direction, "max or min")
     require(s.engine in ENGINES, "engine", s.engine, " or ".join(ENGINES))

@@ -7,12 +7,18 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from typing import Any
 
+from ...errors import LabError
+
 # A call that was running when so many workers died is to blame for it.
 LOSSES = 3
 
 
 class WorkerLostError(RuntimeError):
     """The process that worked on a call is gone, again and again."""
+
+
+class TrialTimeoutError(RuntimeError):
+    """A call took longer than it may; its worker was ended."""
 
 
 class JobExecutor(Executor):
@@ -24,9 +30,18 @@ class JobExecutor(Executor):
     A future whose call is running has ``worker`` (a text that names the worker) and ``since`` where that is known.
     """
 
+    name = "inline"
     slots = 1
     batch = 1
     detached = False
+
+    def limit(self, seconds: float | None) -> None:
+        """End calls that run for longer, and replace their workers; ``None``: let them run."""
+        if seconds is not None:
+            raise LabError(
+                f"Invalid --trial-timeout with the executor {self.name}: it cannot end a trial that runs, expected "
+                "--executor local (or, on SLURM, --executor-opt time=MINUTES)"
+            )
 
     def reclaim(self, workers: list[str]) -> None:
         """Take back what a killed coordinator has left running; ``workers`` are the names that its futures had."""

@@ -6,11 +6,14 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
+from ...errors import LabError
 from .base import LOSSES, JobExecutor, WorkerLostError, default_workers
 
 
 class DaskExecutor(JobExecutor):
     """Calls become tasks of a Dask cluster, which gives the tasks of a dead worker to another one."""
+
+    name = "dask"
 
     def __init__(self, workers: int, address: str | None) -> None:
         import dask
@@ -24,6 +27,11 @@ class DaskExecutor(JobExecutor):
                 n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None
             )
         self._client = Client(address or self._cluster, set_as_default=False)
+        try:
+            require_one_thread(self._client.nthreads())
+        except LabError:
+            self._client.close()
+            raise
         # Never answered from Dask's cache: a trial that failed may be tried again.
         self._calls = self._client.get_executor(pure=False)
 
@@ -61,6 +69,19 @@ class DaskExecutor(JobExecutor):
         self._client.close()
         if self._cluster is not None:
             self._cluster.close()
+
+
+def require_one_thread(threads: Mapping[str, int]) -> None:
+    """Refuse workers with several threads: trials in one process would draw from each other's random numbers.
+
+    A worker that joins later and has several runs one trial at a time all the same (``worker.perform``).
+    """
+    for worker, count in threads.items():
+        if count > 1:
+            raise LabError(
+                f"Invalid Dask worker {worker}: it has {count} threads, and trials that share a process share torch's "
+                f"random numbers; start the workers with `dask worker ADDRESS --nworkers {count} --nthreads 1`"
+            )
 
 
 def open_dask(workers: int | None, device: str, options: Mapping[str, Any]) -> JobExecutor:

@@ -25,7 +25,8 @@ from dataclasses import dataclass, field
 from multiprocessing import connection, get_context, parent_process, resource_tracker
 from typing import Any
 
-from .base import LOSSES, JobExecutor, WorkerLostError, default_workers
+from ...errors import LabError
+from .base import LOSSES, JobExecutor, TrialTimeoutError, WorkerLostError, default_workers
 from .mps import MpsService, service_for
 
 _FALSE_STARTS = 3
@@ -45,6 +46,8 @@ class _Worker:
     pipe: connection.Connection
     call: _Call | None = None
     ready: bool = field(default=False)
+    since: float = 0.0  # when it had both: its libraries, and the call
+    ended: bool = False  # by us: it is not to be given another
 
 
 class LocalPool(JobExecutor):
@@ -53,6 +56,8 @@ class LocalPool(JobExecutor):
     A worker serves one call after the other until the pool is closed: what it has loaded stays. With a ``service`` the
     workers are its clients; it is stopped with the pool.
     """
+
+    name = "local"
 
     def __init__(self, workers: int, service: MpsService | None = None) -> None:
         self.slots = 2 * workers  # as many again as are running: a worker never waits for the coordinator
@@ -64,6 +69,7 @@ class LocalPool(JobExecutor):
         self._false_starts = 0
         self._mutex = threading.Lock()
         self._closing: str | None = None
+        self._seconds: float | None = None
         self._bell, self._button = self._context.Pipe(duplex=False)
         self._thread = threading.Thread(target=self._run, name="critgrad-pool", daemon=True)
         self._thread.start()
@@ -86,6 +92,14 @@ class LocalPool(JobExecutor):
             self._button.send_bytes(b"close")
         if wait or cancel_futures:
             self._thread.join()
+
+    def limit(self, seconds: float | None) -> None:
+        """End calls that run for longer; the time that a worker takes to start does not count."""
+        if seconds is not None and not seconds > 0:
+            raise LabError(f"Invalid --trial-timeout: {seconds:g}, expected a number of seconds above 0")
+        with self._mutex:
+            self._seconds = seconds
+            self._button.send_bytes(b"limit")
 
     @property
     def pids(self) -> list[int]:
@@ -119,7 +133,7 @@ class LocalPool(JobExecutor):
     def _assign(self) -> None:
         """Hand calls to idle workers, new ones if need be."""
         while True:
-            idle = next((worker for worker in self._workers if worker.call is None), None)
+            idle = next((worker for worker in self._workers if worker.call is None and not worker.ended), None)
             if not self._calls or (idle is None and len(self._workers) >= self._limit):
                 return
             call = self._calls.popleft()
@@ -127,7 +141,7 @@ class LocalPool(JobExecutor):
             if not call.losses and not call.future.set_running_or_notify_cancel():
                 continue
             worker = idle or self._start()
-            worker.call = call
+            worker.call, worker.since = call, time.monotonic()
             call.future.worker = f"process {worker.process.pid}"  # type: ignore[attr-defined]
             call.future.since = time.time()  # type: ignore[attr-defined]
             # If it has died meanwhile, its sentinel says so, and the call is made again.
@@ -150,7 +164,7 @@ class LocalPool(JobExecutor):
         """Until something happens; then answer all of it."""
         pipes = {worker.pipe: worker for worker in self._workers}
         sentinels = {worker.process.sentinel: worker for worker in self._workers}
-        ready = connection.wait([self._bell, *pipes, *sentinels])
+        ready = connection.wait([self._bell, *pipes, *sentinels], self._patience())
         if self._bell in ready:
             self._bell.recv_bytes()
         for thing in ready:
@@ -163,16 +177,40 @@ class LocalPool(JobExecutor):
                 while worker.pipe.poll() and self._receive(worker):
                     pass  # what it had sent in full before it died counts
                 self._bury(worker)
+        self._end_late()
+
+    def _patience(self) -> float | None:
+        """Seconds until the next call has run for too long."""
+        if self._seconds is None:
+            return None
+        begun = [worker.since for worker in self._workers if worker.call is not None and worker.ready]
+        return max(0.0, min(begun) + self._seconds - time.monotonic()) if begun else None
+
+    def _end_late(self) -> None:
+        """End the calls that have run for too long: each costs its worker, and the next call starts another."""
+        if self._seconds is None:
+            return
+        for worker in self._workers:
+            call = worker.call
+            if call is not None and worker.ready and time.monotonic() - worker.since >= self._seconds:
+                worker.call, worker.ended = None, True
+                worker.process.kill()  # its sentinel will say when
+                text = f"it ran for more than {self._seconds:g} s and was ended (--trial-timeout)"
+                call.future.set_exception(TrialTimeoutError(text))
 
     def _receive(self, worker: _Worker) -> bool:
         """Take one message; ``False`` if the worker's end is closed."""
         try:
-            kind, value = pickle.loads(worker.pipe.recv_bytes())
+            data = worker.pipe.recv_bytes()
         except (EOFError, OSError):
             worker.process.kill()  # it is dying or beyond help; its sentinel will say when
             return False
+        try:
+            kind, value = pickle.loads(data)
+        except Exception as error:  # whatever an unpickler may raise: it costs this call, not the pool
+            kind, value = "error", f"its answer could not be read: {type(error).__name__}: {error}"
         if kind == "ready":
-            worker.ready, self._false_starts = True, 0
+            worker.ready, worker.since, self._false_starts = True, time.monotonic(), 0
             return True
         call, worker.call = worker.call, None
         if call is not None:

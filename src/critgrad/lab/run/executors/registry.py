@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...errors import LabError, MissingPackageError
 from .base import JobExecutor, open_inline
 from .dask import open_dask
 from .local import open_local
@@ -64,26 +65,26 @@ def open_executor(
 ) -> JobExecutor:
     """The executor of that name, ready for calls. Options may be texts, as a command line gives them."""
     if name not in EXECUTORS:
-        raise ValueError(f"Invalid executor: {name!r}, expected one of {', '.join(EXECUTORS)}")
+        raise LabError(f"Invalid executor: {name!r}, expected one of {', '.join(EXECUTORS)}")
     if workers is not None and workers < 1:
-        raise ValueError(f"Invalid workers: {workers!r}, expected an int >= 1")
+        raise LabError(f"Invalid workers: {workers!r}, expected an int >= 1")
     record = EXECUTORS[name]
     values: dict[str, Any] = {}
     for option, value in (options or {}).items():
         if option not in record.options:
             known = ", ".join(record.options) or "none"
-            raise ValueError(f"Invalid option of the executor {name}: {option!r}, expected one of: {known}")
+            raise LabError(f"Invalid option of the executor {name}: {option!r}, expected one of: {known}")
         kind = record.options[option][0]
         try:
             values[option] = kind(value)
         except ValueError:
-            raise ValueError(f"Invalid {option} of the executor {name}: {value!r}, expected {kind.__name__}") from None
+            raise LabError(f"Invalid {option} of the executor {name}: {value!r}, expected {kind.__name__}") from None
     try:
         return record.open(workers, device, values)
     except ModuleNotFoundError as error:
         if not record.needs:
             raise
-        raise ModuleNotFoundError(f"The executor {name} needs another package: pip install {record.needs!r}") from error
+        raise MissingPackageError(f"The executor {name} needs another package: pip install {record.needs!r}") from error
 
 
 class KeptExecutor:

@@ -6,6 +6,7 @@ one has left in the queue is cancelled by the next, and finished results wait in
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import subprocess
 import threading
@@ -21,6 +22,7 @@ from .base import LOSSES, JobExecutor, WorkerLostError
 # A job that is in no queue and has left no answer after so many looks is gone: an answer may be late on a shared disk.
 _LOOKS = 3
 _TAG = "slurm "
+ASK_SECONDS = 60.0  # that SLURM's commands may take to answer
 
 
 class Resumable:
@@ -50,6 +52,7 @@ class _Call:
 class SlurmExecutor(JobExecutor):
     """Calls as SLURM jobs."""
 
+    name = "slurm"
     detached = True
 
     def __init__(
@@ -60,6 +63,7 @@ class SlurmExecutor(JobExecutor):
         self.slots, self.batch = array, per_job
         self._poll, self._cluster = poll, cluster
         self._folder = Path(folder).resolve()
+        self._where = cluster_name() if cluster == "slurm" else ""
         self._submitit = submitit.AutoExecutor(folder=self._folder, cluster=cluster, slurm_max_num_timeout=100)
         self._submitit.update_parameters(**parameters)
         self._new: list[_Call] = []
@@ -89,8 +93,7 @@ class SlurmExecutor(JobExecutor):
                 self._condition.notify()
         if cancel_futures:
             self._thread.join()
-            for call in self._live:
-                call.job.cancel(check=False)
+            self._cancel([call.job for call in self._live])
             for call in calls:
                 call.future.cancel()
         elif wait:
@@ -103,9 +106,18 @@ class SlurmExecutor(JobExecutor):
 
     def reclaim(self, workers: list[str]) -> None:
         """Cancel the jobs of a coordinator that was killed."""
-        jobs = [worker.removeprefix(_TAG) for worker in workers if worker.startswith(_TAG)]
-        if jobs and self._cluster == "slurm":
-            subprocess.run(["scancel", *jobs], check=False)
+        mine = f"{_TAG}{self._where}:"  # numbers of another cluster's jobs are other people's jobs here
+        jobs = [worker.removeprefix(mine) for worker in workers if worker.startswith(mine)]
+        if jobs and self._where:
+            _ask("scancel", *jobs)
+
+    def _cancel(self, jobs: list[Any]) -> None:
+        if self._cluster == "slurm":
+            if jobs:
+                _ask("scancel", *(job.job_id for job in jobs))
+            return
+        for job in jobs:
+            job.cancel(check=False)
 
     # -- in the executor's thread --------------------------------------------------------------------------------------
 
@@ -134,7 +146,7 @@ class SlurmExecutor(JobExecutor):
                 call.job = self._submitit.submit(Resumable(), call.fn, *call.args)
         for call in wanted:
             call.missing = 0
-            call.future.worker = f"{_TAG}{call.job.job_id}"  # type: ignore[attr-defined]
+            call.future.worker = f"{_TAG}{self._where}:{call.job.job_id}"  # type: ignore[attr-defined]
             call.future.since = time.time()  # type: ignore[attr-defined]
         self._live += wanted
 
@@ -169,7 +181,11 @@ class SlurmExecutor(JobExecutor):
         try:
             outcome, value = pickle.loads(call.job.paths.result_pickle.read_bytes())
         except (OSError, EOFError, pickle.UnpicklingError):
-            return False
+            return False  # not whole, or not yet
+        except Exception as error:  # it is whole, and cannot be read here: that costs this call, not the others
+            text = f"its answer could not be read: {type(error).__name__}: {error}"
+            call.future.set_exception(RuntimeError(text))
+            return True
         if outcome == "error":
             call.future.set_exception(RuntimeError(value))
         else:
@@ -181,13 +197,28 @@ class SlurmExecutor(JobExecutor):
         if self._cluster != "slurm":
             return None
         # Not sacct: it needs an accounting database, which small clusters do not have.
-        command = ["squeue", "--noheader", "--array", "--format=%i", "--me"]
-        found = subprocess.run(command, capture_output=True, text=True, check=False)
-        if found.returncode:
-            return {
-                call.job.job_id for call in self._live
-            }  # the controller is away for a moment: nothing is known to be gone
-        return set(found.stdout.split())
+        found = _ask("squeue", "--noheader", "--array", "--format=%i", "--me")
+        if found is None:  # the controller is away for a moment: nothing is known to be gone
+            return {call.job.job_id for call in self._live}
+        return set(found.split())
+
+
+def _ask(*command: str) -> str | None:
+    """What one of SLURM's commands says; ``None`` where it fails, is not there, or takes too long."""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=ASK_SECONDS)
+        if done.returncode == 0:
+            return done.stdout
+    return None
+
+
+def cluster_name() -> str:
+    """The cluster that this machine submits to; empty where SLURM does not say."""
+    for line in (_ask("scontrol", "show", "config") or "").splitlines():
+        name, _, value = line.partition("=")
+        if name.strip() == "ClusterName":
+            return value.strip()
+    return ""
 
 
 def open_slurm(workers: int | None, device: str, options: Mapping[str, Any]) -> JobExecutor:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from ...errors import LabError
 from .dataset import Parts
 
 __all__ = ["covtype_csv", "covtype_npz", "csr", "draw", "libsvm", "rcv1", "reuters", "tfidf"]
@@ -97,7 +98,7 @@ def libsvm(text: str) -> tuple[list[Row], np.ndarray]:
             rows.append(([int(column) - 1 for column, _ in pairs], [float(value) for _, value in pairs]))
             labels.append(int(float(label)))
         except ValueError as error:
-            raise ValueError(f"Invalid LIBSVM line {number}: {line[:60]!r}") from error
+            raise LabError(f"Invalid LIBSVM line {number}: {line[:60]!r}") from error
     return rows, np.array(labels)
 
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from ...errors import LabError, MissingFileError
+
 __all__ = ["DataCorrupt", "DataMissing", "File", "FileStatus", "cache_root", "data_root", "find", "read", "roots"]
 
 PACKAGE = Path(__file__).parent
@@ -21,11 +23,11 @@ UNREADABLE = (OSError, EOFError, lzma.LZMAError, zlib.error)
 CHUNK = 1 << 20
 
 
-class DataMissing(FileNotFoundError):  # noqa: N818 (the state of the data, as DataCorrupt)
+class DataMissing(MissingFileError):  # noqa: N818 (the state of the data, as DataCorrupt)
     """A file is neither here nor to be had; the message says where it comes from and where it belongs."""
 
 
-class DataCorrupt(ValueError):  # noqa: N818
+class DataCorrupt(LabError):  # noqa: N818
     """A file is here but is not the one it should be."""
 
     def __init__(self, path: Path, expected: str, found: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ...errors import LabError, MissingPackageError
 from .dataset import Parts
 
 __all__ = ["cifar10_archive", "cifar100_archive", "cifar_mosaics", "digits", "idx", "mnist", "mosaic", "records"]
@@ -38,12 +39,12 @@ def digits(read: Open) -> Parts:
 def idx(data: bytes) -> np.ndarray:
     """Read an IDX file of unsigned bytes: two zeros, the type, the rank, the sizes, the values."""
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] != IDX_UBYTE:
-        raise ValueError(f"Invalid IDX header: {data[:4]!r}, expected two zero bytes and type 0x08 (unsigned byte)")
+        raise LabError(f"Invalid IDX header: {data[:4]!r}, expected two zero bytes and type 0x08 (unsigned byte)")
     rank = data[3]
     shape = [int(size) for size in np.frombuffer(data, ">u4", rank, offset=4)]
     values = np.frombuffer(data, np.uint8, offset=4 + 4 * rank)
     if values.size != int(np.prod(shape)):
-        raise ValueError(f"Invalid IDX file: {values.size} values, expected {shape} of them")
+        raise LabError(f"Invalid IDX file: {values.size} values, expected {shape} of them")
     return values.reshape(shape).copy()
 
 
@@ -68,14 +69,14 @@ def mosaic(data: bytes) -> np.ndarray:
     try:
         from PIL import Image
     except ImportError as error:
-        raise ImportError(
+        raise MissingPackageError(
             "Reading the CIFAR mosaics needs Pillow: `pip install Pillow`, or put the original "
             "cifar-10-binary.tar.gz / cifar-100-binary.tar.gz, or a prepared npz, into the data folder."
         ) from error
     picture = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
     height, width = picture.shape[:2]
     if height % SIDE or width % SIDE:
-        raise ValueError(f"Invalid mosaic: {width} x {height} pixels, expected multiples of {SIDE}")
+        raise LabError(f"Invalid mosaic: {width} x {height} pixels, expected multiples of {SIDE}")
     tiles = picture.reshape(height // SIDE, SIDE, width // SIDE, SIDE, 3).transpose(0, 2, 4, 1, 3)
     return np.ascontiguousarray(tiles).reshape(-1, 3, SIDE, SIDE)
 
@@ -84,7 +85,7 @@ def records(data: bytes, labels: int) -> tuple[np.ndarray, np.ndarray]:
     """Read CIFAR's binary records: ``labels`` bytes, of which the last counts, and 3,072 pixels, channels first."""
     size = labels + PIXELS
     if len(data) % size:
-        raise ValueError(f"Invalid CIFAR file: {len(data)} bytes, expected a multiple of {size}")
+        raise LabError(f"Invalid CIFAR file: {len(data)} bytes, expected a multiple of {size}")
     rows = np.frombuffer(data, np.uint8).reshape(-1, size)
     return rows[:, labels:].reshape(-1, 3, SIDE, SIDE).copy(), rows[:, labels - 1].copy()
 
@@ -99,7 +100,7 @@ def members(data: bytes, names: tuple[str, ...]) -> list[bytes]:
                 found[member.name.rsplit("/", 1)[-1]] = stream.read()
     absent = [name for name in names if name not in found]
     if absent:
-        raise ValueError(f"Invalid archive: {', '.join(absent)} not in it, found {', '.join(sorted(found))}")
+        raise LabError(f"Invalid archive: {', '.join(absent)} not in it, found {', '.join(sorted(found))}")
     return [found[name] for name in names]
 
 

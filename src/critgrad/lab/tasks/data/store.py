@@ -9,6 +9,7 @@ import time
 from functools import lru_cache, partial
 from pathlib import Path
 
+from ...errors import LabError
 from . import dataset as datasets
 from . import tiny
 from .dataset import Dataset, Parts, build
@@ -60,9 +61,9 @@ def resolve(name: str) -> tuple[Record, str]:
     if record is None:
         near = difflib.get_close_matches(base, DATASETS, 1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise ValueError(f"Unknown data set: {name!r}{hint}, expected one of {', '.join(DATASETS)}, or one with @tiny")
+        raise LabError(f"Unknown data set: {name!r}{hint}, expected one of {', '.join(DATASETS)}, or one with @tiny")
     if "@" in name and variant != "tiny" and (not variant or record.variant is None):
-        raise ValueError(f"Unknown variant of {base}: {name!r}, expected {base!r} or '{base}@tiny'")
+        raise LabError(f"Unknown variant of {base}: {name!r}, expected {base!r} or '{base}@tiny'")
     return record, variant
 
 
@@ -75,7 +76,7 @@ def computed(record: Record, name: str, variant: str) -> Dataset:
     except ValueError:
         value = -1.0
     if not 0 <= value <= 1 or (at and twin != "tiny"):
-        raise ValueError(f"Invalid value in {name!r}: {variant!r}, expected a number from 0 to 1, 'tiny', or both")
+        raise LabError(f"Invalid value in {name!r}: {variant!r}, expected a number from 0 to 1, 'tiny', or both")
     canonical = f"{record.name}@{value:g}" if value else record.name
     if twin:
         return build(f"{canonical}@tiny", tiny.TINY[record.name](value), "synthetic")

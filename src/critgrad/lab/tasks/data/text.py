@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from ...errors import LabError
 from .dataset import Parts, vocabulary
 
 __all__ = ["lm", "padded", "snli_archive", "snli_tsv", "stream", "tokens", "vocabulary_of"]
@@ -84,7 +85,7 @@ def pairs_of(table: bytes) -> Pairs:
     try:
         label, premise, hypothesis = (names.index(name) for name in ("gold_label", "sentence1", "sentence2"))
     except ValueError as error:
-        raise ValueError(f"Invalid SNLI header: {names}, expected gold_label, sentence1 and sentence2") from error
+        raise LabError(f"Invalid SNLI header: {names}, expected gold_label, sentence1 and sentence2") from error
     rows = [line.split("\t") for line in lines if line]
     return [(row[premise], row[hypothesis], LABELS[row[label]]) for row in rows if row[label] in LABELS]
 

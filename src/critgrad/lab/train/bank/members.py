@@ -14,6 +14,7 @@ from torch import nn
 from critgrad.aggregate import PICKS
 from critgrad.options import DEFAULTS as MEMORY_DEFAULTS
 
+from ...errors import LabError
 from ...run.spec import Trial, content_hash
 from ..optimizers import recipe_of, settled
 from .families import FAMILIES, Family
@@ -74,7 +75,7 @@ def member(trial: Trial, weight_decay: float, hidden: bool = False) -> Member:
     optimizer = settled(recipe, trial.hyper, [nn.Parameter(torch.zeros(1))], weight_decay)
     base = next((cls for cls in type(optimizer).__mro__ if cls in FAMILIES), None)
     if base is None:
-        raise ValueError(f"Invalid optimizer for a bank: {trial.optimizer}, its base is not known there; {_CURE}")
+        raise LabError(f"Invalid optimizer for a bank: {trial.optimizer}, its base is not known there; {_CURE}")
     family = FAMILIES[base]
     group = optimizer.param_groups[0]
     memory = {name: group[name] for name in MEMORY_DEFAULTS} if recipe.has_memory else None
@@ -84,16 +85,14 @@ def member(trial: Trial, weight_decay: float, hidden: bool = False) -> Member:
             continue
         default = defaults[name].default if name in defaults else None
         if value != default:
-            raise ValueError(f"Invalid {name} of {trial.optimizer} in a bank: {value!r}, expected {default!r}; {_CURE}")
+            raise LabError(f"Invalid {name} of {trial.optimizer} in a bank: {value!r}, expected {default!r}; {_CURE}")
     options = {name: group[name] for name in family.follows if name in group}
     options.setdefault("decoupled_weight_decay", issubclass(base, torch.optim.AdamW))  # older torch has no such option
     if memory is not None:
         _check_memory(trial, memory)
         memory = memory if memory["topC"] else None
     if "donor_seed" in trial.hyper and memory is None:
-        raise ValueError(
-            f"Invalid donor_seed for {trial.optimizer}: it has no memory whose decisions could be replayed"
-        )
+        raise LabError(f"Invalid donor_seed for {trial.optimizer}: it has no memory whose decisions could be replayed")
     if memory is not None and memory["scope"] == "tensor":
         _check_by_tensor(trial)
     return Member(trial, family, options, memory, hidden)
@@ -104,7 +103,7 @@ def _check_by_tensor(trial: Trial) -> None:
     wanted = {**{name: name for name in trial.probe}, **{name: trial.hyper[name] for name in trial.hyper}}
     for name in ("damping", "decisions", "donor_seed", "memory"):
         if name in wanted:
-            raise ValueError(
+            raise LabError(
                 f"Invalid {name} of {trial.optimizer} in a bank: {wanted[name]!r}, expected none with scope='tensor'"
             )
 
@@ -114,7 +113,7 @@ def _check_memory(trial: Trial, memory: Mapping[str, Any]) -> None:
     for name, known in (("scope", scopes), ("memory_dtype", (None,)), ("memory_device", (None,))):
         if memory[name] not in known:
             expected = " or ".join(map(repr, known))
-            raise ValueError(
+            raise LabError(
                 f"Invalid {name} of {trial.optimizer} in a bank: {memory[name]!r}, expected {expected}; {_CURE}"
             )
 
@@ -142,16 +141,16 @@ class Crew:
 def crew(trials: Sequence[Trial], weight_decay: float) -> Crew:
     """The members of a bank; a yoked trial's donor that is not among the trials is added, hidden."""
     if not trials:
-        raise ValueError("Invalid trials: none, expected at least one")
+        raise LabError("Invalid trials: none, expected at least one")
     first = trials[0]
     for trial in trials:
         if (trial.task, trial.settings) != (first.task, first.settings):
-            raise ValueError(
+            raise LabError(
                 f"Invalid trials: {trial.task} {dict(trial.settings)} beside {first.task} {dict(first.settings)}, "
                 "expected one task with the same settings; split them with bank_groups"
             )
         if trial.engine != "bank":
-            raise ValueError(f'Invalid engine: {trial.engine!r}, expected "bank": a row must say how it was computed')
+            raise LabError(f'Invalid engine: {trial.engine!r}, expected "bank": a row must say how it was computed')
     members = [member(trial, weight_decay) for trial in trials]
     known = {_run_key(trial): i for i, trial in enumerate(trials)}
     donors: list[int | None] = []
@@ -181,7 +180,7 @@ def bank_groups(trials: Sequence[Trial], largest: int) -> list[list[Trial]]:
     bank needs few different updates and wastes few slots.
     """
     if largest < 1:
-        raise ValueError(f"Invalid largest: {largest!r}, expected an int >= 1")
+        raise LabError(f"Invalid largest: {largest!r}, expected an int >= 1")
     by_task: dict[str, list[Trial]] = {}
     for trial in trials:
         by_task.setdefault(content_hash([trial.task, dict(trial.settings)]), []).append(trial)

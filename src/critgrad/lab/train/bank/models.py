@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
+from ...errors import LabError
 from ...tasks import Batch, SummingProblem
 from ..loop import new_model
 from .convolution import compute_as_products
@@ -64,7 +65,7 @@ class Models:
         loss, carry = self.problem.loss(self._model(flat, extras), batch, noise, None)
         if carry is not None:
             name = self.problem.task.name
-            raise ValueError(f"Invalid task for a bank: {name} hands a state from step to step; use --engine single")
+            raise LabError(f"Invalid task for a bank: {name} hands a state from step to step; use --engine single")
         return loss
 
     def gradients(self, batch: Batch, noise: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...errors import LabError
 from ...run.results import Result, provenance
 from ...run.spec import Trial
 from ...tasks import Scores, SummingProblem
@@ -65,10 +66,10 @@ def run_bank(
     followed step by step; when it diverges, nothing more is stored.
     """
     if not trials:
-        raise ValueError("Invalid trials: none, expected at least one")
+        raise LabError("Invalid trials: none, expected at least one")
     problem = problem_for(trials[0], device)
     if not (isinstance(problem, SummingProblem) and problem.task.bankable):
-        raise ValueError(f"Invalid task for a bank: {problem.task.name}, it cannot be run there; use --engine single")
+        raise LabError(f"Invalid task for a bank: {problem.task.name}, it cannot be run there; use --engine single")
     members = crew(trials, problem.task.weight_decay)
     bank = Bank(problem, members, dtype)
     step, probes = Stepper(bank, graph), BankProbes(bank)
