@@ -95,3 +95,14 @@ def test_the_results_page_is_still_written_by_its_earlier_name() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "--out" in done.stdout
+
+
+def test_a_class_name_means_one_thing() -> None:
+    """In the lab and the paper's study, and beside what the library itself calls so."""
+    found: dict[str, list[str]] = {}
+    for module, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(module)
+    ours = {name: where for name, where in found.items() if any(floor_of(module) > 0 for module in where)}
+    assert {name: where for name, where in ours.items() if len(where) > 1} == {}

@@ -10,7 +10,7 @@ import pytest
 
 from critgrad.lab.stats import Interval
 from critgrad.paper.results_page.findings import Findings, gather
-from critgrad.paper.results_page.goal import NINE, Cell, _at_equal_time, _line, _value_after, cells
+from critgrad.paper.results_page.goal import NINE, GoalCell, _at_equal_time, _line, _value_after, cells
 from critgrad.paper.results_page.rules import HOLDS, NOT_SEEN, NOT_TESTED, six_wins
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -69,12 +69,12 @@ def test_a_task_is_won_at_equal_wall_clock_too_or_not_at_all() -> None:
     win: Any = SimpleNamespace(verdict="win")
     tie: Any = SimpleNamespace(verdict="tie")
     above, around = Interval(1.0, 0.5, 1.5, 7), Interval(0.1, -0.5, 0.7, 7)
-    assert Cell("ptb-lstm", "Adam", found=win, clock=above).won is True
-    assert Cell("ptb-lstm", "Adam", found=win, clock=around).won is False
-    assert Cell("ptb-lstm", "Adam", found=win).won is None
-    assert Cell("ptb-lstm", "Adam", found=tie, clock=above).won is False
-    assert Cell("ptb-lstm", "Adam").won is None
-    assert Cell("multiwoz-roberta", "Adam").won is False
+    assert GoalCell("ptb-lstm", "Adam", found=win, clock=above).won is True
+    assert GoalCell("ptb-lstm", "Adam", found=win, clock=around).won is False
+    assert GoalCell("ptb-lstm", "Adam", found=win).won is None
+    assert GoalCell("ptb-lstm", "Adam", found=tie, clock=above).won is False
+    assert GoalCell("ptb-lstm", "Adam").won is None
+    assert GoalCell("multiwoz-roberta", "Adam").won is False
 
 
 def test_a_win_that_single_timed_runs_would_take_back_says_so() -> None:
@@ -84,7 +84,7 @@ def test_a_win_that_single_timed_runs_would_take_back_says_so() -> None:
     tie: Any = SimpleNamespace(verdict="tie", **row)
 
     def shown(found: Any, clock: Interval, others: dict[int, Interval]) -> tuple[bool | None, str, str]:
-        cell = Cell("ptb-lstm", "Adam", found=found, clock=clock, epochs=(18, 20), around=others)
+        cell = GoalCell("ptb-lstm", "Adam", found=found, clock=clock, epochs=(18, 20), around=others)
         line = _line(cell)
         return cell.won, line[5].partition(" (")[2].rstrip(")"), line[6]
 

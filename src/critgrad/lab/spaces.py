@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .errors import LabError
-from .stats import Axis as EdgeAxis
-from .stats import at_edge
+from .stats import EdgeAxis, at_edge
 
 # One column of the Sobol sequence for each name, whatever the arm: that is what makes points shared.
 COLUMNS = {"lr": 0, "momentum": 1, "beta1": 1, "topC": 2, "decay": 3, "rho": 4, "aggr": 5}

@@ -110,7 +110,8 @@ def sweep(args: Namespace, **of_batch: Any) -> int:
         engine=args.engine,
         settings=pairs(args.set, "--set"),
     )
-    total = "" if chosen or part != (1, 1) else f": about {made.total} runs in all"
+    grown = f", up to {made.most} where ranges have to be widened" if made.most > made.total else ""
+    total = "" if chosen or part != (1, 1) else f": about {made.total} runs in all{grown}"
     say(f"{args.task}, track {args.track}{total}")
     with Ledger.open(args.ledger, write=True, create=True) as book:
         with shown(f"{args.task} {args.track}") as on_event:

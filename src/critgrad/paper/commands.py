@@ -11,7 +11,7 @@ from typing import Any
 from critgrad.lab.errors import LabError
 from critgrad.lab.ledger import Ledger, Planned, Role
 from critgrad.lab.ledger.committed import document_name, record, standing
-from critgrad.lab.run.coordinator import Event, Outcome, in_shard, run_jobs
+from critgrad.lab.run.coordinator import Event, JobsOutcome, Rounds, in_shard, run_jobs
 from critgrad.lab.run.executors import KeptExecutor
 from critgrad.lab.run.results import Result
 from critgrad.lab.run.spec import Trial
@@ -160,7 +160,7 @@ def sweep(
     on_event: OnEvent | None = None,
     kept: KeptExecutor | None = None,
     **jobs: Any,
-) -> Outcome:
+) -> JobsOutcome:
     """Plan, run, plan again, until nothing is left. ``jobs`` goes to ``run_jobs``; ``kept`` has workers of an earlier sweep.
 
     With shards the first stage alone can be split: what follows depends on rows that other shards have. ``seconds`` starts
@@ -185,6 +185,9 @@ def sweep(
 
     todo, failed = wanted()
     now = [item for item in todo if not (untimed and is_timed(item))]
+    # Of some families, or of a shard, nobody knows how many there will be.
+    whole = not families and shard == (1, 1) and not untimed
+    rounds = Rounds(track.total - before, track.most - before) if whole else Rounds()
     own = kept is None
     kept = kept or KeptExecutor()
     try:
@@ -196,7 +199,7 @@ def sweep(
             alone = {"workers": 1, "eager": True} if timed else {"kept": kept}
             left = None if seconds is None else max(0.0, seconds - (time.monotonic() - began))
             limits = {"seconds": left, "longest": longest}
-            outcome = run_jobs(timed or now, book, on_event=on_event, **{**jobs, **alone, **limits})
+            outcome = run_jobs(timed or now, book, on_event=on_event, rounds=rounds, **{**jobs, **alone, **limits})
             longest = outcome.longest
             done, interrupted = done + outcome.done, outcome.interrupted
             jobs["retry_failed"] = False  # once, not for ever
@@ -207,7 +210,9 @@ def sweep(
     finally:
         if own:
             kept.close()
-    return Outcome(done, failed, before, len(todo), time.monotonic() - began, interrupted)
+    if on_event is not None and rounds.has_begun:
+        on_event(Event("end", rounds.end()))
+    return JobsOutcome(done, failed, before, len(todo), time.monotonic() - began, interrupted)
 
 
 def _done_before(
@@ -234,7 +239,7 @@ class Analysed:
     data: dict[str, Any]
     missing: int = 0
     failed: int = 0  # of the missing ones, now or before
-    outcome: Outcome | None = None  # of the runs that were made now
+    outcome: JobsOutcome | None = None  # of the runs that were made now
 
     @property
     def lacking(self) -> str:

@@ -26,7 +26,7 @@ FIRST_SEED = 500  # far from the seeds that tuned (and reported) in the sweep
 
 
 @dataclass(frozen=True)
-class Line:
+class CompareLine:
     """One arm in the verdict table."""
 
     family: str
@@ -63,12 +63,12 @@ def _trial(defaults: Defaults, arm: Default, seed: int) -> Trial:
     return Trial(defaults.task, arm.optimizer, arm.hyper, seed, defaults.settings, "single")
 
 
-def lines(defaults: Defaults, families: Sequence[str], seeds: int, rows: Sequence[Row]) -> list[Line]:
+def lines(defaults: Defaults, families: Sequence[str], seeds: int, rows: Sequence[Row]) -> list[CompareLine]:
     """The verdict table: each arm against its family's base, on the seeds that both have."""
     by_key = {row.key: row for row in rows}
     higher = task_of(defaults.task).metric.higher_is_better
     wanted = range(FIRST_SEED, FIRST_SEED + seeds)
-    out: list[Line] = []
+    out: list[CompareLine] = []
     for family in families:
         found: dict[str, tuple[Default, list[Row]]] = {}
         for arm in defaults.arms:
@@ -91,7 +91,7 @@ def _paired(rows: Sequence[Row], others: Sequence[Row]) -> tuple[list[Row], list
 
 def _family_lines(
     defaults: Defaults, family: str, found: dict[str, tuple[Default, list[Row]]], higher: bool
-) -> list[Line]:
+) -> list[CompareLine]:
     base = found["base"][1]
     target = _target(base, higher)
     epochs = int(defaults.settings.get("epochs", task_of(defaults.task).epochs))
@@ -112,7 +112,7 @@ def _family_lines(
         arm, rows = found[name]
         step_ms = _step_ms(rows)
         out.append(
-            Line(
+            CompareLine(
                 family,
                 name,
                 arm.label,

@@ -7,9 +7,9 @@ from typing import Any
 
 from critgrad.lab.screen.console import coloured, say, show, table, width
 from critgrad.lab.stats import Comparison, Interval, unreachable
-from critgrad.lab.words import decimals, listed, places_without_width, without_noise
+from critgrad.lab.words import interval_text, listed
 
-from .compare import Line
+from .compare import CompareLine
 from .protocol.paper_values import RUN_TIME_TOPC
 from .protocol.records import Decomposition, Outcome
 from .protocol.tracks import Found
@@ -17,21 +17,6 @@ from .search import Standings
 from .search.standings import HEADS, cells, confirmed_text
 
 COLOURS = {"win": "green", "loss": "red", "tie": ""}
-
-
-def interval_text(found: Interval, sign: str = "", digits: int = 2) -> str:
-    """``1.23 ± 0.45``, with more digits where the interval is that narrow; a dash where a single value gives none.
-
-    >>> interval_text(Interval(0.61930, 0.61926, 0.61934, 20))
-    '0.619300 ± 0.000040'
-    >>> interval_text(Interval(0.333333333333336, 0.33333333333324, 0.33333333333342, 3), "+")
-    '+0.33 ± 0.00'
-    """
-    half = without_noise(found.half_width, found.mean)
-    if half < float("inf"):
-        digits = max(digits, decimals(half) if half else places_without_width(found.mean))
-    width = f"{half:.{digits}f}" if half < float("inf") else "-"
-    return f"{found.mean:{sign}.{digits}f} ± {width}"
 
 
 def difference_text(found: Comparison) -> str:
@@ -48,7 +33,7 @@ def verdict_text(found: Comparison) -> str:
 WIDE = 100  # columns; a narrower terminal gets the verdict table without what can be read elsewhere
 
 
-def print_compare(lines: Sequence[Line], metric: str) -> None:
+def print_compare(lines: Sequence[CompareLine], metric: str) -> None:
     """The verdict table of ``critgrad compare``, one block per family."""
     wide = width() >= WIDE
     heads = {"optimizer": "left", "lr": "right", f"test {metric}": "right", "minus base": "right", "verdict": "left"}

@@ -10,7 +10,7 @@ from cli_helpers import finished
 
 from critgrad import cli as bare
 from critgrad.lab.run import coordinator
-from critgrad.lab.run.batch import Line, Surroundings, read_lines
+from critgrad.lab.run.batch import BatchLine, Surroundings, read_lines
 from critgrad.lab.run.executors import registry
 from critgrad.lab.run.executors.base import InlineExecutor
 from critgrad.lab.words import pairs
@@ -127,7 +127,7 @@ def test_what_the_time_does_not_allow_is_named(cli, opened, batch):
 def test_lines_are_read_as_a_shell_reads_them(tmp_path: Path):
     path = tmp_path / "plan.txt"
     path.write_text("# nothing\n\nA=1 B='x y' sweep digits-mlp --ledger 'my runs.db' # why\n")
-    line = Line(3, {"A": "1", "B": "x y"}, ("sweep", "digits-mlp", "--ledger", "my runs.db"))
+    line = BatchLine(3, {"A": "1", "B": "x y"}, ("sweep", "digits-mlp", "--ledger", "my runs.db"))
     assert read_lines(path, COMMANDS) == [line]
     path.write_text(line.text)
     assert read_lines(path, COMMANDS)[0].arguments == line.arguments

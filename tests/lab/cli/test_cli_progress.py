@@ -59,6 +59,12 @@ def test_a_terminal_gets_a_bar_with_an_eta():
     assert "━" in text
 
 
+def test_what_may_come_is_told_beside_what_is_expected():
+    counts = Progress(total=10, done=5, running=2, seconds=50.0, eta=50.0, most=20, eta_most=150.0)
+    text = told([Event("begin", counts, TRIAL, None, "")])
+    assert text == "a sweep: 5/10 (up to 20), 2 running, 0:50, 0:50 to 2:30 to go\n"
+
+
 def test_durations_read_like_a_clock():
     assert [progress.duration(s) for s in (0, 59.6, 3725, None)] == ["0:00", "1:00", "1:02:05", "-:--"]
 

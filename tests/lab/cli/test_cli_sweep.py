@@ -10,6 +10,7 @@ from critgrad.lab.ledger import Ledger
 from critgrad.lab.report import table as report_table
 from critgrad.lab.run import coordinator
 from critgrad.lab.stats import Interval, Pair, judge
+from critgrad.lab.words import interval_text
 from critgrad.paper import commands, tables
 from critgrad.paper.protocol import derived
 from critgrad.paper.protocol import tables as tables_of
@@ -69,6 +70,26 @@ def test_fair_options_make_another_experiment(small):
     assert made.registration.hash != small.hash
     fewer = commands.make_track("digits-mlp@tiny", "fair", seeds=1, registration=small)
     assert fewer.registration.report_seeds == (0,)
+
+
+def test_the_progress_of_a_sweep_never_goes_back_and_says_what_widening_may_add(cli):
+    plan = small_registration(widenings=2)
+    track = commands.make_track("digits-mlp@tiny", "fair", registration=plan)
+    events = []
+    with Ledger.open(cli.folder / "runs.db", write=True, create=True) as book:
+        outcome = commands.sweep(track, book, executor="inline", on_event=events.append)
+    kinds = [event.kind for event in events]
+    assert kinds.count("begin") == kinds.count("end") == 1
+    assert kinds[-1] == "end"
+    seen = [event.progress for event in events]
+    assert [p.done for p in seen] == sorted(p.done for p in seen)
+    assert [p.total for p in seen[:-1]] == sorted(p.total for p in seen[:-1])
+    assert all(p.done <= p.total <= p.most for p in seen[:-1])
+    assert seen[0].total == track.total
+    assert seen[0].most == track.most > track.total
+    assert seen[-1].done == seen[-1].total == outcome.done
+    assert outcome.done <= track.most
+    assert any(p.eta_most is not None and p.eta_most > p.eta for p in seen)
 
 
 def test_shards_of_the_first_stage_make_up_the_whole(cli, small):
@@ -193,9 +214,11 @@ def test_defaults_are_written_from_a_finished_sweep_alone(cli, small, monkeypatc
 
 
 @pytest.mark.parametrize("noise", [0.0, 1e-13])
-def test_an_interval_without_a_width_keeps_two_places_here_and_in_the_report(noise):
+def test_an_interval_is_written_in_one_way_and_none_is_made_of_two_seeds(noise):
     found = Interval(98.3333, 98.3333 - noise, 98.3333 + noise, 3)
-    assert tables.interval_text(found) == report_table.interval_text(found) == "98.33 ± 0.00"
+    assert interval_text(found) == report_table.interval(found).text == "98.3333 ± 0"
+    two = Interval(77.0, -190.0, 344.0, 2)
+    assert interval_text(two, "+") == report_table.interval(two, signed=True).text == "+77"
 
 
 def test_half_ages_are_not_rounded(capsys):

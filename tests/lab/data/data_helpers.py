@@ -12,7 +12,7 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from critgrad.lab.tasks.data import DATASETS, Record, Source, store
+from critgrad.lab.tasks.data import DATASETS, DataSource, Record, store
 from critgrad.lab.tasks.data.dataset import Parts
 from critgrad.lab.tasks.data.files import File
 
@@ -35,7 +35,7 @@ class Toy:
 
     def register(self, url: str | None = None, sha256: str | None = None, content: str | None = None) -> None:
         file = File("toy/words.txt.gz", sha256 or digest(PACKED), content or digest(TEXT), url, "the toy shop")
-        record = Record("toy", "a toy", "none", "nobody", (Source((file,), read_toy, "whole"),))
+        record = Record("toy", "a toy", "none", "nobody", (DataSource((file,), read_toy, "whole"),))
         self.monkeypatch.setattr(store, "DATASETS", MappingProxyType({**DATASETS, "toy": record}))
         store._load.cache_clear()
 

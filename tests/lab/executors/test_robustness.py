@@ -65,11 +65,11 @@ def test_an_answer_that_cannot_be_read_costs_its_call_and_not_the_pool() -> None
 def test_an_answer_of_a_job_that_cannot_be_read_costs_that_job(tmp_path: Path) -> None:
     file = tmp_path / "answer.pkl"
     file.write_bytes(pickle.dumps(("success", Unreadable())))
-    call = slurm._Call(unreadable, (), Future(), SimpleNamespace(paths=SimpleNamespace(result_pickle=file)))
+    call = slurm._SlurmCall(unreadable, (), Future(), SimpleNamespace(paths=SimpleNamespace(result_pickle=file)))
     assert bare_slurm("here")._take(call)
     assert "its answer could not be read" in str(call.future.exception())
     file.write_bytes(b"")  # not there yet, on a slow disk
-    assert not bare_slurm("here")._take(slurm._Call(unreadable, (), Future(), call.job))
+    assert not bare_slurm("here")._take(slurm._SlurmCall(unreadable, (), Future(), call.job))
 
 
 # -- SLURM's commands --------------------------------------------------------------------------------------------------

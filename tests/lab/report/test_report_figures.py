@@ -8,9 +8,9 @@ import pytest
 
 from critgrad.lab.report.figure import (
     LARGEST_LINE,
-    Axis,
     Bars,
     Figure,
+    FigureAxis,
     Heat,
     Line,
     Points,
@@ -111,7 +111,7 @@ def test_a_point_far_beyond_the_others_stands_at_the_edge_and_says_so():
 @pytest.mark.parametrize("values", [[], [None], [0.0, 0.0], [-5.0], [1.0, -12.0, 3.0]])
 def test_without_such_a_point_a_forest_is_as_it_was(values):
     points = forest(values)
-    assert without_far(points, "improvement") == (points, Axis("improvement"))
+    assert without_far(points, "improvement") == (points, FigureAxis("improvement"))
 
 
 def test_long_lines_are_thinned_and_keep_their_ends():
@@ -128,7 +128,7 @@ def test_what_is_not_finite_is_not_drawn():
 
 def test_a_band_and_its_line_share_a_legend_group_and_a_hidden_one_waits():
     line = Line("Adam", [1, 2], [1.0, 2.0], style_of("Adam"), [0.0, 1.0], [2.0, 3.0], shown=False)
-    found = spec(Figure("f", "t", Axis("x"), Axis("y"), (line,)), Inks())
+    found = spec(Figure("f", "t", FigureAxis("x"), FigureAxis("y"), (line,)), Inks())
     assert len(found["data"]) == 3
     assert {trace["legendgroup"] for trace in found["data"]} == {"Adam"}
     assert found["data"][1]["fill"] == "tonexty"
@@ -139,13 +139,15 @@ def test_a_band_and_its_line_share_a_legend_group_and_a_hidden_one_waits():
 def test_the_lower_edge_of_a_band_never_leaves_a_logarithmic_axis():
     y = [1.0, 1e-4]
     line = Line("Adam", [1, 2], y, style_of("Adam"), [0.5, -1.0], [2.0, 1.0])
-    low = spec(Figure("f", "t", Axis("x"), value_axis("loss", y), (line,)), Inks())["data"][0]["y"]
+    low = spec(Figure("f", "t", FigureAxis("x"), value_axis("loss", y), (line,)), Inks())["data"][0]["y"]
     assert min(low) > 0
 
 
 def test_censored_bars_carry_their_marks():
     bars = Bars("a", ["x", "y", "z"], [2.0, 0.5, None], [style_of("Adam").ink] * 3, [1.0] * 3, marks=[">", "<", "?"])
-    traces = spec(Figure("f", "t", Axis("", log=True), Axis("", labels=("x", "y", "z")), (bars,)), Inks())["data"]
+    traces = spec(Figure("f", "t", FigureAxis("", log=True), FigureAxis("", labels=("x", "y", "z")), (bars,)), Inks())[
+        "data"
+    ]
     assert traces[-1]["marker"]["symbol"] == ["triangle-right", "triangle-left", "x-thin-open"]
     assert traces[0]["x"] == [1.0, -0.5, None]
     assert traces[0]["base"] == [1.0, 1.0, 1.0]

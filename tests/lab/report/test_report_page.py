@@ -11,7 +11,7 @@ import report_helpers as helpers
 from critgrad.lab.ledger import Ledger, LedgerError, Role
 from critgrad.lab.ledger import records as ledger_records
 from critgrad.lab.report import limit
-from critgrad.lab.report.figure import Axis, Figure
+from critgrad.lab.report.figure import Figure, FigureAxis
 from critgrad.lab.report.page import plain
 from critgrad.lab.report.table import comparison_record, notes_of
 from critgrad.lab.run.spec import Trial
@@ -275,7 +275,7 @@ def test_unreachable_is_asked_of_one_memory_at_a_time():
 
 def test_a_page_with_too_many_figures_keeps_some_of_every_task():
     def figure(task, number):
-        return Figure(f"{task}-{number}", f"{task}, fair: {number}", Axis("x"), Axis("y"), ())
+        return Figure(f"{task}-{number}", f"{task}, fair: {number}", FigureAxis("x"), FigureAxis("y"), ())
 
     figures = [figure("a", k) for k in range(6)] + [figure("b", k) for k in range(2)]
     assert limit.of_every_task(figures, 5) == {"a-0", "b-0", "a-1", "b-1", "a-2"}

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .view import Row, View
+from .view import RowLike, View
 
 _PER_SEED = ("donor_seed", "seed")
 Group = tuple[str, str, str, str]  # task, optimizer, settings, engine
@@ -33,12 +33,12 @@ class Entry:
     diverged: int
 
 
-def ranking(rows: Sequence[Row]) -> dict[Group, list[Entry]]:
+def ranking(rows: Sequence[RowLike]) -> dict[Group, list[Entry]]:
     """The settings of each (task, optimizer, task settings, engine), best mean validation value first.
 
     Runs that replay a donor's decisions are controls and are left out. A seed counts once, probed or not.
     """
-    groups: dict[Group, dict[str, dict[int, Row]]] = {}
+    groups: dict[Group, dict[str, dict[int, RowLike]]] = {}
     for row in rows:
         trial = row.trial
         if "donor_seed" in trial.hyper:
@@ -50,7 +50,7 @@ def ranking(rows: Sequence[Row]) -> dict[Group, list[Entry]]:
     return {group: _ranked(group, settings) for group, settings in sorted(groups.items())}
 
 
-def _ranked(group: Group, settings: Mapping[str, Mapping[int, Row]]) -> list[Entry]:
+def _ranked(group: Group, settings: Mapping[str, Mapping[int, RowLike]]) -> list[Entry]:
     every = [row for by_seed in settings.values() for row in by_seed.values()]
     higher = bool(every[0].summary["higher_is_better"])
     view = View(every, higher)

@@ -54,7 +54,7 @@ class Row:
 
 
 @dataclass
-class Analysis:
+class StoredAnalysis:
     """What was computed from several runs; ``keys`` names them."""
 
     name: str

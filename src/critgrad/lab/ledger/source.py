@@ -11,7 +11,7 @@ from typing import Any
 
 from ..run.spec import content_hash
 from ..tasks import task_of
-from .records import Analysis, Role, Row
+from .records import Role, Row, StoredAnalysis
 from .store import Ledger
 
 
@@ -23,7 +23,7 @@ class Source:
         with Ledger.open(path) as book:
             every = book.rows(status=None)
             self.documents = {name: book.document(name) for name in book.documents()}
-            self.analyses: list[Analysis] = book.analyses()
+            self.analyses: list[StoredAnalysis] = book.analyses()
         self.done = [row for row in every if row.status == "done"]
         self.failed = [row for row in every if row.status != "done"]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from ..errors import LabError
 from .page import render
-from .parts import Block, Report, Section
+from .parts import Block, Page, Section
 
-__all__ = ["FORMATS", "Block", "Report", "Section", "write_page"]
+__all__ = ["FORMATS", "Block", "Page", "Section", "write_page"]
 
 FORMATS = ("svg", "pdf", "png")
 
@@ -22,7 +22,7 @@ def formats_of(texts: tuple[str, ...]) -> tuple[str, ...]:
     return wanted
 
 
-def write_page(report: Report, out: Path, *, formats: tuple[str, ...] = (), title: str, ledger: str) -> list[Path]:
+def write_page(report: Page, out: Path, *, formats: tuple[str, ...] = (), title: str, ledger: str) -> list[Path]:
     """Write a page to ``out``, and each figure in each of ``formats`` into a folder beside it; the files, the page first."""
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(render(report, title, ledger), encoding="utf-8")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import MissingPackageError
-from .figure import Axis, Bars, Figure, Heat, Line, Number, Points
+from .figure import Bars, Figure, FigureAxis, Heat, Line, Number, Points
 
 _DASHES: dict[str, Any] = {
     "solid": "-",
@@ -121,7 +121,7 @@ def _axes(axes: Any, figure: Figure) -> None:
         axes.grid(False, axis="y")
 
 
-def _ticks(axes: Any, axis: Axis, which: str) -> None:
+def _ticks(axes: Any, axis: FigureAxis, which: str) -> None:
     from matplotlib.ticker import NullFormatter
 
     labels = axis.names or [f"{tick:g}" for tick in axis.ticks or ()]

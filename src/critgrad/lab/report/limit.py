@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .figure import Figure
-from .parts import Report
+from .parts import Page
 
 LARGEST_PAGE = 240  # figures; a ledger of everything has more, and says so
 
 
-def capped(report: Report) -> Report:
+def capped(report: Page) -> Page:
     """No more figures than a browser bears: long sections lose some, of every task alike."""
     count = len(report.figures)
     if count <= LARGEST_PAGE:

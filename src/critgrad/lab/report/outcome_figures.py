@@ -10,14 +10,26 @@ import numpy as np
 from ..ledger import Row
 from ..stats import Comparison, Interval
 from ..stats.intervals import interval_rows
-from .figure import Axis, Bars, Figure, Line, Points, Series, arrows_text, clean, slug, thinned, value_axis, without_far
+from ..words import FEWEST_FOR_INTERVAL, interval_text
+from .figure import (
+    Bars,
+    Figure,
+    FigureAxis,
+    Line,
+    Points,
+    Series,
+    arrows_text,
+    clean,
+    slug,
+    thinned,
+    value_axis,
+    without_far,
+)
 from .palette import GREY, Style, style_of
 from .panels import Panel, PanelArm
-from .table import interval_text
 
 LARGEST_CURVES = 8  # arms in one figure of curves; more are drawn family by family
 LARGEST_BARS = 24
-FEWEST_FOR_INTERVAL = 3
 CURVES = (("valid", "validation"), ("train_loss", "training loss"))
 
 
@@ -77,8 +89,8 @@ def _curves(panel: Panel, family: str, arms: Sequence[PanelArm], name: str, titl
     return Figure(
         slug("curves", panel.track, panel.title, family, name),
         f"{where}, {title.split(' (')[0]}",
-        Axis("epoch", whole=True),
-        axis if axis.log else Axis(title, range=window),
+        FigureAxis("epoch", whole=True),
+        axis if axis.log else FigureAxis(title, range=window),
         tuple(lines),
         caption,
     )
@@ -178,7 +190,7 @@ def acceleration_figures(panel: Panel) -> list[Figure]:
                 slug("acceleration", panel.track, panel.title, family),
                 f"{panel.title}{f': {family}' if family else ''}, acceleration",
                 value_axis("times sooner than the base (epochs, median)", [1.0, *values, *low, *high], log=True),
-                Axis("", labels=tuple(labels)),
+                FigureAxis("", labels=tuple(labels)),
                 (bars,),
                 "bar: median ratio of epochs to target; whisker: 95 % bootstrap interval; ▶ at least, ◀ at most: "
                 "some runs never reached the target",
@@ -230,7 +242,7 @@ def improvement_figures(panel: Panel) -> list[Figure]:
                 slug("improvement", panel.track, panel.title, family),
                 f"{panel.title}{f': {family}' if family else ''}, test {panel.metric} against the base",
                 axis,
-                Axis("", labels=tuple(labels)),
+                FigureAxis("", labels=tuple(labels)),
                 (points,),
                 f"mean paired difference on {found[0].n} seeds, 95 % t-interval; descriptive, not corrected"
                 f"{arrows_text(axis)}",
@@ -242,7 +254,7 @@ def improvement_figures(panel: Panel) -> list[Figure]:
 
 
 def _words(c: Comparison) -> str:
-    found = interval_text(Interval(c.difference, c.low, c.high, c.n), signed=True)
+    found = interval_text(Interval(c.difference, c.low, c.high, c.n), "+")
     return f"{found} {c.shown}"
 
 
@@ -277,7 +289,7 @@ def best_after_figures(panel: Panel) -> list[Figure]:
                 Figure(
                     slug("trials", panel.title, family),
                     f"{panel.title}: {family}, best after k trials",
-                    Axis("trials spent on tuning", whole=True),
+                    FigureAxis("trials spent on tuning", whole=True),
                     value_axis(f"expected best validation {panel.measured}", values),
                     tuple(lines),
                     note,
@@ -309,7 +321,7 @@ def memory_figures(panel: Panel) -> list[Figure]:
             Figure(
                 slug("memory", panel.title, arm.label, "norms"),
                 f"{panel.title}: {name}, gradient norms",
-                Axis("epoch", whole=True),
+                FigureAxis("epoch", whole=True),
                 value_axis("gradient norm at the end of the epoch", [*norms[0].y, *norms[1].y]),
                 norms,
                 "one run",
@@ -331,7 +343,7 @@ def memory_figures(panel: Panel) -> list[Figure]:
             Figure(
                 slug("memory", panel.title, arm.label, "ages"),
                 f"{panel.title}: {name}, age of the stored gradients",
-                Axis("epoch", whole=True),
+                FigureAxis("epoch", whole=True),
                 value_axis("age (steps)", [*lines[0].y, *lines[1].y]),
                 lines,
                 "one run, at the end of each epoch",

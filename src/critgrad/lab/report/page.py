@@ -14,13 +14,13 @@ from critgrad._version import __version__
 
 from ..errors import MissingPackageError
 from .figure import Figure
-from .parts import Block, Report, Section
+from .parts import Block, Page, Section
 from .plotly_form import Inks, spec
 
 WEB = Path(__file__).with_name("web")
 
 
-def render(report: Report, title: str, ledger: str) -> str:
+def render(report: Page, title: str, ledger: str) -> str:
     """The text of the page."""
     try:  # here: the lab trains without it
         from plotly.offline import get_plotlyjs
@@ -52,7 +52,7 @@ def render(report: Report, title: str, ledger: str) -> str:
     return re.sub(r"\{\{([A-Z]+)\}\}", lambda match: parts[match[1]], _web("page.html"))
 
 
-def data_of(report: Report, title: str, ledger: str) -> dict[str, Any]:
+def data_of(report: Page, title: str, ledger: str) -> dict[str, Any]:
     """The tables and the analyses as plain values: what is embedded, so that the page can be checked and re-read."""
     return {
         "format": 1,

@@ -31,7 +31,7 @@ class Section:
 
 
 @dataclass
-class Report:
+class Page:
     """Everything that the page shows."""
 
     sections: list[Section]

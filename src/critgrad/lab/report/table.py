@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..stats import Comparison, Interval, unreachable
-from ..words import decimals, places_without_width, without_noise
+from ..words import FEWEST_FOR_INTERVAL, interval_text
 
 LARGEST_TABLE = 400  # rows that are shown
 
@@ -103,27 +103,14 @@ def prose(text: object) -> Cell:
     return Cell(str(text), css="wrap")
 
 
-def interval_text(found: Interval, signed: bool = False) -> str:
-    """``1.23 ± 0.45``, with as many digits as the interval's width warrants.
-
-    >>> interval_text(Interval(98.3333, 98.3333, 98.3333, 3)), interval_text(Interval(98.3333, 97.3333, 99.3333, 3))
-    ('98.33 ± 0.00', '98.3 ± 1.0')
-    """
-    half = without_noise(found.half_width, found.mean)
-    if not math.isfinite(half):
-        return f"{found.mean:+.4g}" if signed else shown(found.mean)
-    digits = min(6, decimals(half) if half else places_without_width(found.mean))
-    sign = "+" if signed else ""
-    return f"{found.mean:{sign}.{digits}f} ± {half:.{digits}f}"
-
-
 def interval(found: Interval | None, signed: bool = False) -> Cell:
     """A mean with its 95 % interval, sorted by the mean."""
     if found is None:
         return Cell("-")
-    known = math.isfinite(found.half_width)
-    hint = f"{found.low:.5g} to {found.high:.5g}" if known else "one run: no interval"
-    return Cell(interval_text(found, signed), found.mean, title=hint)
+    known = math.isfinite(found.half_width) and found.n >= FEWEST_FOR_INTERVAL
+    few = f"{found.n} run{'s' if found.n > 1 else ''}: too few for an interval"
+    hint = f"{found.low:.5g} to {found.high:.5g}" if known else few
+    return Cell(interval_text(found, "+" if signed else ""), found.mean, title=hint)
 
 
 _WORDS = {"win": "▲ win", "loss": "▼ loss", "tie": "= tie", "identical": "≡ identical", "one seed": "one seed"}

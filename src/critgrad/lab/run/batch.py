@@ -19,7 +19,7 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Line:
+class BatchLine:
     """A command of the file, and what stands before it: ``NAME=VALUE`` for the environment of its workers, as in a shell."""
 
     number: int
@@ -32,7 +32,7 @@ class Line:
         return shlex.join([*(f"{name}={value}" for name, value in self.environment.items()), *self.arguments])
 
 
-def read_lines(path: Path, commands: Sequence[str]) -> list[Line]:
+def read_lines(path: Path, commands: Sequence[str]) -> list[BatchLine]:
     """The commands of a file, some of ``commands``, one on each line; empty lines and ``# comments`` do not count."""
     found = []
     for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
@@ -48,7 +48,7 @@ def read_lines(path: Path, commands: Sequence[str]) -> list[Line]:
             raise LabError(
                 f"Invalid command in line {number} of {path}: {given!r}, expected one of {', '.join(commands)}"
             )
-        found.append(Line(number, environment, tuple(words)))
+        found.append(BatchLine(number, environment, tuple(words)))
     return found
 
 

@@ -20,10 +20,10 @@ from ..ledger import Ledger, LedgerError, Planned, Role
 from .executors import JobExecutor, KeptExecutor, open_executor
 from .results import Result
 from .spec import Trial
-from .status import Progress, Status, note_progress, status
+from .status import Progress, Rounds, Status, note_progress, status
 from .worker import WORK, Failure, Job, checkpoint_file, perform, result_file, take_kept
 
-__all__ = ["Event", "Outcome", "Progress", "Status", "in_shard", "merge_roles", "run_jobs", "status"]
+__all__ = ["Event", "JobsOutcome", "Progress", "Rounds", "Status", "in_shard", "merge_roles", "run_jobs", "status"]
 
 _NOTE_SECONDS = 1.0  # how often `critgrad status` gets news
 BANK_SIZE = 256
@@ -41,7 +41,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobsOutcome:
     """How ``run_jobs`` ended. ``skipped`` trials were done before; ``remaining`` ones still wait."""
 
     done: int
@@ -95,7 +95,8 @@ def run_jobs(
     kept: KeptExecutor | None = None,
     command: Sequence[str] | None = None,
     trial_timeout: float | None = None,
-) -> Outcome:
+    rounds: Rounds | None = None,
+) -> JobsOutcome:
     """Run what is planned and not done yet, and write each result to the ledger as it arrives.
 
     A result counts once it is in the ledger, and is then never run again. Ctrl-C stops new trials and waits for the running
@@ -105,13 +106,15 @@ def run_jobs(
     longer than is left, judged by the longest so far (``longest``: of those before). ``options`` are the executor's; ``work``
     names the function that runs trials. ``kept`` has the executor of an earlier call, and keeps it for a later one; its owner
     closes it. ``command`` is what the runs' provenance names, where that is not the command of the process. A job that runs
-    for more than ``trial_timeout`` seconds is ended with its worker, and its trials have failed.
+    for more than ``trial_timeout`` seconds is ended with its worker, and its trials have failed. ``rounds`` is the progress of
+    a sweep of which this is one round: the display then shows the sweep's, whose caller tells the end.
     """
     manner = _Manner(device, checkpoints, bank_size, deterministic, eager, work)
     run = _Run(planned, ledger, manner, on_event, retry_failed)
     run.command = command
     run.longest = longest
     run.trial_timeout = trial_timeout
+    run.rounds = rounds
     run.deadline = None if seconds is None else time.monotonic() + seconds
     return run.run(executor, workers, options, kept)
 
@@ -161,6 +164,7 @@ class _Run:
         self.longest = 0.0  # of the jobs so far, in seconds
         self.command: Sequence[str] | None = None
         self.trial_timeout: float | None = None
+        self.rounds: Rounds | None = None
 
     def _skip(self, trials: dict[str, Trial], known: set[str]) -> set[str]:
         """Leave out trials that the ledger knows; they may serve a new purpose."""
@@ -173,7 +177,7 @@ class _Run:
 
     def run(
         self, name: str, workers: int | None, options: Mapping[str, Any] | None, kept: KeptExecutor | None
-    ) -> Outcome:
+    ) -> JobsOutcome:
         begin = time.monotonic()
         left_behind = self.ledger.state("sweep")
         self._take_kept_results()
@@ -201,7 +205,7 @@ class _Run:
                     self.ledger.put_state("sweep", None)
         self._tidy()
         progress = self.progress
-        outcome = Outcome(
+        outcome = JobsOutcome(
             done=progress.done,
             failed=progress.failed,
             skipped=progress.skipped,
@@ -211,6 +215,8 @@ class _Run:
             longest=self.longest,
         )
         self._tell("end", text=outcome.text)
+        if self.rounds is not None:
+            self.rounds.add(outcome.done, outcome.failed)
         return outcome
 
     @staticmethod
@@ -326,8 +332,13 @@ class _Run:
 
     def _tell(self, kind: str, trial: Trial | None = None, result: Result | None = None, text: str = "") -> None:
         self.progress.running = sum(len(self.flying[future].trials) for future in self.announced)
+        if self.rounds is not None and (kind == "end" or (kind == "begin" and not self.rounds.begins())):
+            return
         if self.on_event is not None:
-            self.on_event(Event(kind, self.progress.now(), trial, result, text))
+            self.on_event(Event(kind, self._shown().now(), trial, result, text))
+
+    def _shown(self) -> Progress:
+        return self.progress if self.rounds is None else self.rounds.over_all(self.progress)
 
     def _note(self) -> None:
         """Tell other processes what is running, now and then."""
@@ -340,7 +351,7 @@ class _Run:
             if future.running()
             for trial in job.trials
         ]
-        note_progress(self.ledger, self.progress, running)
+        note_progress(self.ledger, self._shown(), running)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:

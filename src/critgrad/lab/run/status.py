@@ -13,7 +13,10 @@ from .spec import Trial
 
 @dataclass
 class Progress:
-    """Counts of a sweep. ``done`` and ``failed`` are of this session; ``skipped`` trials were done before it."""
+    """Counts of a sweep. ``done`` and ``failed`` are of this session; ``skipped`` trials were done before it.
+
+    ``total`` is what is known or expected; ``most`` what it may become (0: no more), and ``eta_most`` when that would end.
+    """
 
     total: int
     skipped: int = 0
@@ -23,13 +26,59 @@ class Progress:
     began: float = field(default_factory=time.time)
     seconds: float = 0.0
     eta: float | None = None
+    most: int = 0
+    eta_most: float | None = None
 
     def now(self) -> Progress:
         """A copy with the time that has passed, and the time to go at the pace so far (``None`` before the first result)."""
         seconds = time.time() - self.began
         finished = self.done + self.failed
-        eta = seconds / finished * (self.total - finished) if finished else None
-        return replace(self, seconds=seconds, eta=eta)
+        pace = seconds / finished if finished else None
+        eta = None if pace is None else pace * (self.total - finished)
+        most = None if pace is None or self.most <= self.total else pace * (self.most - finished)
+        return replace(self, seconds=seconds, eta=eta, eta_most=most)
+
+
+class Rounds:
+    """One progress for the rounds of jobs that a sweep is made in: it begins once, ends once, and never goes back.
+
+    Args:
+        expected: runs of this session, as far as the plan can tell.
+        most: what they may become.
+    """
+
+    def __init__(self, expected: int = 0, most: int = 0) -> None:
+        self.expected, self.most = expected, most
+        self.done = self.failed = 0  # of the rounds that are over
+        self.began = time.time()
+        self.has_begun = False
+
+    def over_all(self, progress: Progress) -> Progress:
+        """Where the sweep stands, from where its round does."""
+        earlier = self.done + self.failed
+        self.expected = max(self.expected, earlier + progress.total)
+        return replace(
+            progress,
+            total=self.expected,
+            most=max(self.most, self.expected),
+            done=self.done + progress.done,
+            failed=self.failed + progress.failed,
+            began=self.began,
+        )
+
+    def begins(self) -> bool:
+        """Whether this is the first round."""
+        first, self.has_begun = not self.has_begun, True
+        return first
+
+    def add(self, done: int, failed: int) -> None:
+        """A round is over."""
+        self.done, self.failed = self.done + done, self.failed + failed
+
+    def end(self) -> Progress:
+        """Where the sweep stands after its last round."""
+        finished = Progress(self.done + self.failed, done=self.done, failed=self.failed, began=self.began)
+        return finished.now()
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import critgrad
 from critgrad.critical import Critical
 from critgrad.inspect import MemoryReport
 
-from ..train import Progress
+from ..train import EpochProgress
 from . import console as screen
 from .console import ScreenTable, table
 
@@ -100,7 +100,7 @@ class Inspector:
             return True
         return self.live is not None and time.monotonic() - self.looked >= REFRESH_SECONDS
 
-    def on_epoch(self, progress: Progress) -> None:
+    def on_epoch(self, progress: EpochProgress) -> None:
         """After an epoch's evaluation."""
         self.steps = 0
         self.line = epoch_line(progress)
@@ -133,7 +133,7 @@ class Inspector:
         self.live.update(Text("\n".join(pieces)))
 
 
-def epoch_line(progress: Progress) -> str:
+def epoch_line(progress: EpochProgress) -> str:
     """An epoch in one line."""
     return (
         f"epoch {progress.epoch}/{progress.epochs}  train loss {progress.train_loss:.4f}  "

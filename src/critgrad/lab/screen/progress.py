@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..run.coordinator import Event
-from ..train import Progress as EpochProgress
+from ..train import EpochProgress
 from . import console as screen
 from .live import epoch_line
 
@@ -37,7 +37,19 @@ def event_line(title: str, event: Event) -> str:
     """A sweep in one line."""
     p = event.progress
     failed = f", {p.failed} failed" if p.failed else ""
-    return f"{title}: {p.done}/{p.total}{failed}, {p.running} running, {duration(p.seconds)}, {duration(p.eta)} to go"
+    counts = f"{p.done}/{p.total}{_up_to(event)}{failed}, {p.running} running"
+    return f"{title}: {counts}, {duration(p.seconds)}, {_eta(event)} to go"
+
+
+def _up_to(event: Event) -> str:
+    """What the number of runs may become."""
+    return f" (up to {event.progress.most})" if event.progress.most > event.progress.total else ""
+
+
+def _eta(event: Event) -> str:
+    """The time to go; to the end of what may come, too."""
+    p = event.progress
+    return duration(p.eta) + ("" if p.eta_most is None else f" to {duration(p.eta_most)}")
 
 
 @contextmanager
@@ -64,8 +76,10 @@ def shown(title: str, console: Any = None) -> Iterator[OnEvent]:
 
         def on_event(event: Event) -> None:
             p = event.progress
-            rest = f"{p.running} running" + (f", [red]{p.failed} failed[/]" if p.failed else "")
-            progress.update(bar, total=p.total, completed=p.done + p.failed, rest=rest, eta=duration(p.eta))
+            rest = f"{_up_to(event).strip()} {p.running} running".strip() + (
+                f", [red]{p.failed} failed[/]" if p.failed else ""
+            )
+            progress.update(bar, total=p.total, completed=p.done + p.failed, rest=rest, eta=_eta(event))
             if event.kind == "failed":
                 text = escape(f"{_named(event)}: {event.text}")
                 progress.console.print(f"[red]failed[/]: {text}", highlight=False)

@@ -13,7 +13,7 @@ and a ratio above 1 speak for the arm. ``python -m critgrad.lab.stats.simulate``
 
 from .improvement import Improvement, probability_of_improvement
 from .intervals import Interval, direction, mean_interval, paired_difference, worst_filled, worst_value
-from .selection import Axis, BestSoFar, Choice, at_edge, choose, expected_best
+from .selection import BestSoFar, Choice, EdgeAxis, at_edge, choose, expected_best
 from .signflip import SignFlip, holm, sign_flip
 from .student import t_quantile
 from .suite import SuiteScore, interquartile_mean, normalised, suite_difference, suite_score
@@ -21,10 +21,10 @@ from .survival import Speedup, Survival, kaplan_meier, speedup, target_value, ti
 from .verdicts import Comparison, Pair, judge, seeds_needed, unreachable
 
 __all__ = [
-    "Axis",
     "BestSoFar",
     "Choice",
     "Comparison",
+    "EdgeAxis",
     "Improvement",
     "Interval",
     "Pair",

@@ -19,22 +19,22 @@ from .student import t_quantile
 
 
 @dataclass(frozen=True)
-class Metric:
+class MetricKind:
     """How a metric is read: its direction, and the worst value where there is one by nature."""
 
     higher_is_better: bool
     worst: float | None
 
 
-METRICS: dict[str, Metric] = {
-    "accuracy": Metric(True, 0.0),
-    "bleu": Metric(True, 0.0),
-    "loss": Metric(False, None),
-    "perplexity": Metric(False, None),
+METRICS: dict[str, MetricKind] = {
+    "accuracy": MetricKind(True, 0.0),
+    "bleu": MetricKind(True, 0.0),
+    "loss": MetricKind(False, None),
+    "perplexity": MetricKind(False, None),
 }
 
 
-def _metric(name: str) -> Metric:
+def _metric(name: str) -> MetricKind:
     if name not in METRICS:
         raise ValueError(f"Unknown metric: {name!r}, expected one of {', '.join(METRICS)}")
     return METRICS[name]

@@ -61,7 +61,7 @@ def _shared(values: Floats, tested: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class Axis:
+class EdgeAxis:
     """The range of one hyper-parameter, and the scale on which it is drawn evenly: ``"log"`` or ``"linear"``."""
 
     low: float
@@ -77,7 +77,7 @@ class Axis:
     def place(self, value: float) -> float:
         """Where ``value`` lies: 0 at the low end, 1 at the high end.
 
-        >>> round(Axis(1e-4, 1.0).place(1e-2), 3), Axis(0.0, 1.0, "linear").place(0.9)
+        >>> round(EdgeAxis(1e-4, 1.0).place(1e-2), 3), EdgeAxis(0.0, 1.0, "linear").place(0.9)
         (0.5, 0.9)
         """
         scale = _SCALES[self.scale]
@@ -91,7 +91,7 @@ _SCALES: dict[str, Callable[[float], float]] = {"log": math.log, "linear": float
 
 def at_edge(
     point: Mapping[str, float],
-    space: Mapping[str, Axis],
+    space: Mapping[str, EdgeAxis],
     tried: Sequence[Mapping[str, float]] = (),
     *,
     margin: float = 0.05,
@@ -101,7 +101,7 @@ def at_edge(
     At an end: in the outer ``margin`` of the range, or, among more than one trial given as ``tried``, with none beyond
     it on that side (drawn points hardly ever hit the end itself). Axes on which all trials agree are not searched.
 
-    >>> space = {"lr": Axis(1e-4, 1.0), "beta": Axis(0.0, 1.0, "linear")}
+    >>> space = {"lr": EdgeAxis(1e-4, 1.0), "beta": EdgeAxis(0.0, 1.0, "linear")}
     >>> at_edge({"lr": 0.9, "beta": 0.5}, space)
     {'lr': 'high'}
     >>> at_edge({"lr": 0.3, "beta": 0.5}, space, tried=[{"lr": r, "beta": 0.5} for r in (0.001, 0.01, 0.3)])

@@ -93,7 +93,7 @@ def _censored(rng: np.random.Generator, rows: int, n: int, effect: float) -> tup
 
 
 @dataclass(frozen=True)
-class Setting:
+class SimulatedSetting:
     """One kind of data, and whether arm and rival are alike in it but for the planted effect."""
 
     name: str
@@ -101,15 +101,15 @@ class Setting:
     alike: bool = True
 
 
-SETTINGS: dict[str, Setting] = {
+SETTINGS: dict[str, SimulatedSetting] = {
     setting.name: setting
     for setting in (
-        Setting("normal", _normal),
-        Setting("heavy tails", _heavy),
-        Setting("skewed", _skewed),
-        Setting("diverging", _diverging),
-        Setting("censored", _censored),
-        Setting("skew of one", _skew_of_one, alike=False),
+        SimulatedSetting("normal", _normal),
+        SimulatedSetting("heavy tails", _heavy),
+        SimulatedSetting("skewed", _skewed),
+        SimulatedSetting("diverging", _diverging),
+        SimulatedSetting("censored", _censored),
+        SimulatedSetting("skew of one", _skew_of_one, alike=False),
     )
 }
 
@@ -125,7 +125,7 @@ class Rates:
     coverage: float  # the t-interval holds the true mean difference
 
 
-def rates(setting: Setting, n: int, effect: float = 0.0, rows: int = ROWS, seed: int = 0) -> Rates:
+def rates(setting: SimulatedSetting, n: int, effect: float = 0.0, rows: int = ROWS, seed: int = 0) -> Rates:
     """Simulate ``rows`` comparisons of ``n`` seeds each, every one a single primary.
 
     >>> found = rates(SETTINGS["normal"], 10, effect=2.0, rows=200)
@@ -160,7 +160,7 @@ def band(probability: float, rows: int, confidence: float = 0.99) -> tuple[float
     return float(low / rows), float(high / rows)
 
 
-def family_wise(setting: Setting, n: int, primaries: int = 9, rows: int = ROWS, seed: int = 0) -> float:
+def family_wise(setting: SimulatedSetting, n: int, primaries: int = 9, rows: int = ROWS, seed: int = 0) -> float:
     """The share of whole tables of A/A primaries with at least one that is no tie after Holm's correction."""
     differences, _ = setting.draw(generator(seed), rows * primaries, n, 0.0)
     _, low, high = interval_rows(differences)

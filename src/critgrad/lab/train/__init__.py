@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .loop import OnEpoch, OnStep, Progress, deterministic_algorithms, problem_for, train
+    from .loop import EpochProgress, OnEpoch, OnStep, deterministic_algorithms, problem_for, train
 
-__all__ = ["OnEpoch", "OnStep", "Progress", "deterministic_algorithms", "problem_for", "train"]
+__all__ = ["EpochProgress", "OnEpoch", "OnStep", "deterministic_algorithms", "problem_for", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -40,7 +40,7 @@ EAGER_STEPS = WARM_UP_STEPS + TIMED_STEPS  # what is timed is the optimizer by i
 
 
 @dataclass
-class Progress:
+class EpochProgress:
     """What a callback is told after each epoch."""
 
     epoch: int
@@ -51,7 +51,7 @@ class Progress:
     optimizer: torch.optim.Optimizer
 
 
-OnEpoch = Callable[[Progress], None]
+OnEpoch = Callable[[EpochProgress], None]
 OnStep = Callable[[torch.optim.Optimizer], None]  # after a step, with its gradient still in place
 
 
@@ -164,7 +164,7 @@ def train(
             saved_at = time.perf_counter()
             saving = saved_at - now
         if on_epoch is not None:
-            on_epoch(Progress(state.epoch, task.epochs, train_loss, valid, test, optimizer))
+            on_epoch(EpochProgress(state.epoch, task.epochs, train_loss, valid, test, optimizer))
     origin = {**provenance(device), "graph": graphs.replayed > 0}
     if any(getattr(layer, "by_kernels", False) for layer in model.modules()):
         origin["lstm"] = "kernels"

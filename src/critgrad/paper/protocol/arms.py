@@ -20,7 +20,7 @@ AGGREGATION = {"SGD": "sum", "SGDM": "sum", "RMSprop": "mean", "Adam": "mean"}
 
 
 @dataclass(frozen=True)
-class Search:
+class ArmSearch:
     """A tuned arm in one family: the optimizer, what is fixed, and which axes (group, name) it searches beside lr."""
 
     optimizer: str
@@ -49,7 +49,7 @@ class Arm:
     name: str
     label: str
     summary: str
-    search: Mapping[str, Search] = field(default_factory=dict)  # by family; empty for a derived arm
+    search: Mapping[str, ArmSearch] = field(default_factory=dict)  # by family; empty for a derived arm
     needs: tuple[str, ...] = ()  # arms whose selected points a derived arm is computed from
     labels: Mapping[str, str] = field(default_factory=dict)  # by family
 
@@ -68,28 +68,28 @@ class Arm:
 
 
 _BASE = {
-    "SGD": Search("SGD"),
-    "SGDM": Search("SGDM", {"momentum": 0.9}),
-    "RMSprop": Search("RMSprop"),
-    "Adam": Search("Adam"),
+    "SGD": ArmSearch("SGD"),
+    "SGDM": ArmSearch("SGDM", {"momentum": 0.9}),
+    "RMSprop": ArmSearch("RMSprop"),
+    "Adam": ArmSearch("Adam"),
 }
 # SGD with momentum is one and the same search for both SGD families: same points, same runs.
-_NESTEROV = Search("Nesterov", {"momentum": 0.9})
-_HEAVY_BALL = Search("SGDM", {}, (("momentum", "momentum"),))
-_AGGMO = Search("AggMo")
+_NESTEROV = ArmSearch("Nesterov", {"momentum": 0.9})
+_HEAVY_BALL = ArmSearch("SGDM", {}, (("momentum", "momentum"),))
+_AGGMO = ArmSearch("AggMo")
 _C_AXES = (("C", "topC"), ("C", "decay"))
 _F_AXES = (("F", "topC"), ("F", "decay"), ("F", "rho"))
 _AGGR = (("C", "aggr"),)
-_DAMPED_NESTEROV = Search("Nesterov_F", {"momentum": 0.9}, _F_AXES)
-_BY_TENSOR = Search("Nesterov_F", {"momentum": 0.9, "scope": "tensor"}, _F_AXES)
+_DAMPED_NESTEROV = ArmSearch("Nesterov_F", {"momentum": 0.9}, _F_AXES)
+_BY_TENSOR = ArmSearch("Nesterov_F", {"momentum": 0.9, "scope": "tensor"}, _F_AXES)
 
 
-def _memory(role: str, axes: tuple[tuple[str, str], ...], **fixed: Any) -> dict[str, Search]:
+def _memory(role: str, axes: tuple[tuple[str, str], ...], **fixed: Any) -> dict[str, ArmSearch]:
     """The family's memory optimizer, with the base's own fixed values."""
     out = {}
     for family, base in _BASE.items():
         own = {"aggr": AGGREGATION[family]} if role == "C" else {}
-        out[family] = Search(f"{family}_{role}", {**base.fixed, **own, **fixed}, axes, _AGGR if role == "C" else ())
+        out[family] = ArmSearch(f"{family}_{role}", {**base.fixed, **own, **fixed}, axes, _AGGR if role == "C" else ())
     return out
 
 
@@ -104,8 +104,8 @@ _ARMS = (
         {
             "SGD": _NESTEROV,
             "SGDM": _NESTEROV,
-            "RMSprop": Search("RMSprop", {"momentum": 0.9}),
-            "Adam": Search("NAdam"),
+            "RMSprop": ArmSearch("RMSprop", {"momentum": 0.9}),
+            "Adam": ArmSearch("NAdam"),
         },
         labels={"SGD": "Nesterov", "SGDM": "Nesterov", "Adam": "NAdam"},
     ),
@@ -116,8 +116,8 @@ _ARMS = (
         {
             "SGD": _DAMPED_NESTEROV,
             "SGDM": _DAMPED_NESTEROV,
-            "RMSprop": Search("RMSprop_F", {"momentum": 0.9}, _F_AXES),
-            "Adam": Search("NAdam_F", {}, _F_AXES),
+            "RMSprop": ArmSearch("RMSprop_F", {"momentum": 0.9}, _F_AXES),
+            "Adam": ArmSearch("NAdam_F", {}, _F_AXES),
         },
         labels={"SGD": "Nesterov_F", "SGDM": "Nesterov_F", "Adam": "NAdam_F"},
     ),
@@ -128,8 +128,8 @@ _ARMS = (
         {
             "SGD": _BY_TENSOR,
             "SGDM": _BY_TENSOR,
-            "RMSprop": Search("RMSprop_F", {"momentum": 0.9, "scope": "tensor"}, _F_AXES),
-            "Adam": Search("NAdam_F", {"scope": "tensor"}, _F_AXES),
+            "RMSprop": ArmSearch("RMSprop_F", {"momentum": 0.9, "scope": "tensor"}, _F_AXES),
+            "Adam": ArmSearch("NAdam_F", {"scope": "tensor"}, _F_AXES),
         },
         labels={"SGD": "Nesterov_F by tensor", "SGDM": "Nesterov_F by tensor", "Adam": "NAdam_F by tensor"},
     ),
@@ -140,8 +140,8 @@ _ARMS = (
         {
             "SGD": _HEAVY_BALL,
             "SGDM": _HEAVY_BALL,
-            "RMSprop": Search("RMSprop", {}, (("momentum", "momentum"),)),
-            "Adam": Search("Adam", {}, (("momentum", "beta1"),)),
+            "RMSprop": ArmSearch("RMSprop", {}, (("momentum", "momentum"),)),
+            "Adam": ArmSearch("Adam", {}, (("momentum", "beta1"),)),
         },
         labels={"SGDM": "SGD tuned momentum", "Adam": "Adam tuned beta1"},
     ),
@@ -172,6 +172,6 @@ _ARMS = (
 ARMS: dict[str, Arm] = {arm.name: arm for arm in _ARMS}
 
 
-def base_search(family: str) -> Search:
+def base_search(family: str) -> ArmSearch:
     """The base optimizer of a family."""
     return _BASE[family]

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from critgrad.lab.ledger.view import Row, View
+from critgrad.lab.ledger.view import RowLike, View
 from critgrad.lab.run.spec import Trial
 from critgrad.lab.spaces import rounded_lr
 
@@ -149,7 +149,7 @@ def _matched_rms(bench: Bench, role: str, optimizer: str, hyper: dict[str, Any],
     return Control(optimizer, {**hyper, "lr": lr}, f"lr {lr:g}, {note}")
 
 
-def _rms_ratio(wanted: Sequence[Row], got: Sequence[Row]) -> float:
+def _rms_ratio(wanted: Sequence[RowLike], got: Sequence[RowLike]) -> float:
     """The memory's update RMS over the control's: geometric mean over epochs and seeds, which all weigh alike."""
     logs = []
     for one, other in zip(wanted, got):
@@ -195,7 +195,7 @@ def _momentum_of_c(bench: Bench) -> State:
     return Control("SGDM", {"momentum": beta, "lr": lr}, f"{note}, lr {lr:g}")
 
 
-def mean_age(rows: Sequence[Row]) -> float:
+def mean_age(rows: Sequence[RowLike]) -> float:
     """Of the entries standing in the memory at the ends of epochs; NaN where no row has any."""
     ages = [np.asarray(row.curves["ages"], np.float64) for row in rows if "ages" in row.curves]
     live = np.concatenate([a[a > 0] for a in ages]) if ages else np.empty(0)
@@ -242,7 +242,7 @@ def _longer(role: str, without: str = "base") -> Callable[[Bench], State]:
     return plan
 
 
-def epoch_seconds(rows: Sequence[Row]) -> float:
+def epoch_seconds(rows: Sequence[RowLike]) -> float:
     """Median seconds of training per epoch. The first epoch is left out: kernels are compiled there."""
     parts = [np.diff(row.curves["seconds"]) for row in rows if "seconds" in row.curves]
     found = np.concatenate(parts) if parts else np.empty(0)

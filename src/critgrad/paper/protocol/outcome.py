@@ -11,7 +11,7 @@ import numpy as np
 
 from critgrad.lab.ledger.committed import standing
 from critgrad.lab.ledger.reach import reach, speedups, target_of
-from critgrad.lab.ledger.view import Reader, Row, View, number
+from critgrad.lab.ledger.view import Reader, RowLike, View, number
 from critgrad.lab.stats import (
     BestSoFar,
     Comparison,
@@ -96,7 +96,7 @@ def tables(ledger: Reader, registration: Registration) -> Outcome:
 WAYS = {"compiled": "are compiled", "lstm": "have the LSTM kernels"}
 
 
-def _mixed(rows: Sequence[Row]) -> tuple[str, ...]:
+def _mixed(rows: Sequence[RowLike]) -> tuple[str, ...]:
     """Where some of the reported runs were made in one way and some in another: an environment that was set for some alone."""
     reported = {row.key: row.provenance for row in rows}  # two families may share a rival
     counts = {words: sum(bool(origin.get(name)) for origin in reported.values()) for name, words in WAYS.items()}
@@ -131,7 +131,7 @@ def _initial(view: View) -> float | None:
 # -- arms --------------------------------------------------------------------------------------------------------------
 
 
-def _reported(track: Fair, state: FamilyState, view: View) -> dict[str, list[Row]]:
+def _reported(track: Fair, state: FamilyState, view: View) -> dict[str, list[RowLike]]:
     """The reported rows of the arms whose seeds are all done."""
     out = {}
     for arm in track.registration.arms:
@@ -153,7 +153,7 @@ def _arms(
     track: Fair,
     state: FamilyState,
     view: View,
-    rows: Mapping[str, list[Row]],
+    rows: Mapping[str, list[RowLike]],
     target: float | None,
     worst_loss: float,
 ) -> list[ArmResult]:
@@ -198,19 +198,19 @@ def _arms(
     return out
 
 
-def _train_loss(row: Row, worst: float) -> float:
+def _train_loss(row: RowLike, worst: float) -> float:
     value = number(row.summary.get("final_train_loss"))
     return min(value, worst) if math.isfinite(value) and not row.summary.get("diverged") else worst
 
 
-def _worst_loss(rows: Iterable[Row]) -> float:
+def _worst_loss(rows: Iterable[RowLike]) -> float:
     """The largest final training loss of any reported run: what a diverged one is given."""
     found = [number(row.summary.get("final_train_loss")) for row in rows if not row.summary.get("diverged")]
     finite = [value for value in found if math.isfinite(value)]
     return max(finite) if finite else 0.0
 
 
-def _cost(state: FamilyState, arm: str, view: View, reported: Sequence[Row]) -> Cost | None:
+def _cost(state: FamilyState, arm: str, view: View, reported: Sequence[RowLike]) -> Cost | None:
     """From the timed runs; where there are none, from the reported ones if they were single runs and all have times: side by
     side on a GPU one has them only if its CUDA graph could not be captured.
     """

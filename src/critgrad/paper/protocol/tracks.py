@@ -7,6 +7,7 @@ is planned again: stop when a round has finished nothing new.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -16,13 +17,14 @@ import numpy as np
 from critgrad.lab.ledger import Planned, Role
 from critgrad.lab.ledger.view import Reader, View, view_of
 from critgrad.lab.run.spec import Trial
+from critgrad.lab.spaces import extra_points
 from critgrad.lab.stats import Interval, choose, mean_interval
 
 from . import paper_values
 from .arms import ARMS
 from .derived import Bench, Control, LeftOut, Waiting, derive
 from .registration import Registration, find
-from .tuning import Selected, Tuning, searches, tune
+from .tuning import Selected, TuningState, searches, tune
 
 PAPER_SEEDS = (0, 1, 2, 3, 4)
 Seeds = int | Sequence[int]  # so many from 0 on, or these
@@ -114,6 +116,11 @@ class PaperTrack:
     def total(self) -> int:
         """Runs in all."""
         return len(self.settings) * len(self.seeds)
+
+    @property
+    def most(self) -> int:
+        """No more than that."""
+        return self.total
 
     def trials(self, setting: Setting) -> list[Trial]:
         """The runs of a setting."""
@@ -207,7 +214,7 @@ class FamilyState:
     """Where a family of the fair track stands."""
 
     family: str
-    tuning: Tuning
+    tuning: TuningState
     derived: dict[str, Control | Waiting | LeftOut] = field(default_factory=dict)
     bench: Bench | None = None
 
@@ -298,6 +305,20 @@ class Fair:
         timed = len(r.timing.arms) * len(r.families) * len(r.timing.seeds) if r.timing else 0
         reported = (len(distinct) + len(derived) * len(r.families)) * len(r.report_seeds)
         return len(distinct) * r.tuning_runs + measured + timed + reported
+
+    @property
+    def most(self) -> int:
+        """Runs in all where every learning rate's range grows at both ends, as often as it may."""
+        r = self.registration
+        grown = {
+            (search.optimizer, str(dict(search.fixed)), search.axes, axis): 2
+            * r.widenings
+            * extra_points(axis, r.trials)
+            for family, axis in r.lr.items()
+            if family in r.families and axis.widen
+            for search in searches(r, family).values()
+        }
+        return self.total + math.ceil(sum(grown.values()) * r.tuning_runs / r.trials)
 
 
 def fair(

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from critgrad.lab.ledger.view import Row, View
+from critgrad.lab.ledger.view import RowLike, View
 from critgrad.lab.run.results import loss_at_best
 from critgrad.lab.run.spec import Trial
 from critgrad.lab.spaces import Axis, Point, draw, edges, extra_points, widened
 from critgrad.lab.stats import Choice, choose
 
-from .arms import ARMS, Search
+from .arms import ARMS, ArmSearch
 from .registration import Registration, Stage
 
 
@@ -26,7 +26,7 @@ class Selected:
 
     arm: str
     family: str
-    search: Search
+    search: ArmSearch
     point: Point
     index: int  # of the drawn points
     valid: float  # mean over the tuning seeds
@@ -46,7 +46,7 @@ class Selected:
 
 
 @dataclass
-class Tuning:
+class TuningState:
     """Where a family's tuning stands: trials still to be run, or the choices."""
 
     pending: list[tuple[str, Trial]] = field(default_factory=list)  # (arm, trial)
@@ -64,7 +64,7 @@ class _Block:
     count: int
 
 
-def tune(registration: Registration, family: str, view: View) -> Tuning:
+def tune(registration: Registration, family: str, view: View) -> TuningState:
     """The state of a family's tuning.
 
     When an arm's best learning rate lies at an end, the range grows there and *every* arm of the family gets the new
@@ -87,9 +87,9 @@ def tune(registration: Registration, family: str, view: View) -> Tuning:
     return tuning
 
 
-def _tune(registration: Registration, family: str, view: View, blocks: Sequence[_Block], lr: Axis) -> Tuning:
+def _tune(registration: Registration, family: str, view: View, blocks: Sequence[_Block], lr: Axis) -> TuningState:
     """The state with the points of ``blocks``; ``lr`` is the whole range that they cover."""
-    tuning = Tuning()
+    tuning = TuningState()
     for name, search in searches(registration, family).items():
         space = search.space(registration, family)
         points = [
@@ -118,13 +118,13 @@ def _tune(registration: Registration, family: str, view: View, blocks: Sequence[
     return tuning
 
 
-def searches(registration: Registration, family: str) -> dict[str, Search]:
+def searches(registration: Registration, family: str) -> dict[str, ArmSearch]:
     """The tuned arms of a family, in the registration's order."""
     return {name: ARMS[name].search[family] for name in registration.arms if family in ARMS[name].search}
 
 
 def tuning_trial(
-    registration: Registration, search: Search, point: Point, seed: int, epochs: int | None = None
+    registration: Registration, search: ArmSearch, point: Point, seed: int, epochs: int | None = None
 ) -> Trial:
     """One run of the search: for all epochs, or for those of a rung."""
     settings = registration.trial_settings
@@ -139,7 +139,7 @@ def tuning_trial(
     )
 
 
-def longest_runs(registration: Registration, search: Search, point: Point, view: View) -> list[Row]:
+def longest_runs(registration: Registration, search: ArmSearch, point: Point, view: View) -> list[RowLike]:
     """What is known of a point that may have been stopped early: its longest runs, on the seeds that every point had."""
     stages = registration.stages
     for stage in reversed(stages):
@@ -157,7 +157,9 @@ class _Chosen:
     tied: int
 
 
-def _choose(registration: Registration, search: Search, points: Sequence[Point], view: View) -> _Chosen | list[Trial]:
+def _choose(
+    registration: Registration, search: ArmSearch, points: Sequence[Point], view: View
+) -> _Chosen | list[Trial]:
     """The best point by its mean over the tuning seeds, or the trials that are still missing to say so."""
 
     @cache
@@ -179,7 +181,7 @@ def _choose(registration: Registration, search: Search, points: Sequence[Point],
     return _Chosen(best[0].key, best[0].mean, len(every & view.rows.keys()), len(best[0].tied))
 
 
-def _best_points(rows: Mapping[int, Sequence[Row]], view: View, keep: int, by_loss: bool) -> list[Choice[int]]:
+def _best_points(rows: Mapping[int, Sequence[RowLike]], view: View, keep: int, by_loss: bool) -> list[Choice[int]]:
     """The best so many points, best first; of equals with ``by_loss`` that of the lower loss, then the one drawn first."""
     left = {i: view.values(of_point, "valid") for i, of_point in rows.items()}
     losses = _Losses(rows) if by_loss else None
@@ -193,7 +195,7 @@ def _best_points(rows: Mapping[int, Sequence[Row]], view: View, keep: int, by_lo
 class _Losses(Mapping[int, Sequence[float]]):
     """Validation losses at each run's best epoch: curves are unpacked only for points that are tied."""
 
-    def __init__(self, rows: Mapping[int, Sequence[Row]]) -> None:
+    def __init__(self, rows: Mapping[int, Sequence[RowLike]]) -> None:
         self.rows = rows
 
     def __getitem__(self, index: int) -> list[float]:
@@ -206,6 +208,6 @@ class _Losses(Mapping[int, Sequence[float]]):
         return len(self.rows)
 
 
-def tie_breaker(row: Row) -> float:
+def tie_breaker(row: RowLike) -> float:
     """The validation loss at a run's best epoch; that of a diverged run is worse than any, and can still be averaged."""
     return min(loss_at_best(row.summary, row.curves), 1e30)

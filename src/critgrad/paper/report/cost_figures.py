@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from critgrad.lab.report.drawn import Data, Drawn
-from critgrad.lab.report.figure import Axis, Figure, Line, Points, Series, clean, slug, value_axis
+from critgrad.lab.report.figure import Figure, FigureAxis, Line, Points, Series, clean, slug, value_axis
 from critgrad.lab.report.palette import PAPER, style_of
 from critgrad.lab.report.table import Table, number, shown, word
 
@@ -28,7 +28,7 @@ def runtime(data: Data, where: str) -> Drawn:
             Figure(
                 slug("runtime", where),
                 f"{where}: time of an epoch against topC",
-                Axis("topC"),
+                FigureAxis("topC"),
                 value_axis("time of an epoch, times that of Adam", ratios),
                 tuple(lines),
                 f"here: {data['device']}; Adam is topC 0",
@@ -90,8 +90,8 @@ def bytes_per_parameter(data: Data, where: str) -> Drawn:
     figure = Figure(
         slug("spectrum", where),
         "memory needs: state in bytes per parameter",
-        Axis("bytes of optimizer state per parameter"),
-        Axis("", labels=tuple(order)),
+        FigureAxis("bytes of optimizer state per parameter"),
+        FigureAxis("", labels=tuple(order)),
         series,
         "● no memory, or topC 5 in fp32; ■ topC 5 in bfloat16; ◆ topC 5 in int8; ★ topC 20 in fp32. Measured after two "
         "steps; the parameter itself (4 bytes) and its gradient are not counted",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from critgrad.lab.report.figure import Axis, Bars, Figure, Number, clean, slug
+from critgrad.lab.report.figure import Bars, Figure, FigureAxis, Number, clean, slug
 from critgrad.lab.report.palette import EFFECTS, GREY
-from critgrad.lab.report.table import interval_text
+from critgrad.lab.words import interval_text
 
 from ..protocol.records import Decomposition
 
@@ -26,7 +26,7 @@ def decomposition_figures(task: str, metric: str, unit: str, parts: Sequence[Dec
             values.append(at + found.mean)
             low.append(_shifted(at, found.low))
             high.append(_shifted(at, found.high))
-            notes.append(interval_text(found, signed=True))
+            notes.append(interval_text(found, "+"))
             at += found.mean
         total = part.total
         labels.append("total")
@@ -34,7 +34,7 @@ def decomposition_figures(task: str, metric: str, unit: str, parts: Sequence[Dec
         values.append(total.mean)
         low.append(_shifted(0.0, total.low))
         high.append(_shifted(0.0, total.high))
-        notes.append(interval_text(total, signed=True))
+        notes.append(interval_text(total, "+"))
         inks = [EFFECTS[0] if term.difference.mean >= 0 else EFFECTS[1] for term in terms] + [GREY[0]]
         name = f"{part.family}_{part.arm}"
         bars = Bars("effect", labels, clean(values), inks, start, clean(low), clean(high), None, notes)
@@ -42,8 +42,8 @@ def decomposition_figures(task: str, metric: str, unit: str, parts: Sequence[Dec
             Figure(
                 slug("decompose", task, name),
                 f"{task}: {name} minus {part.family}, taken apart",
-                Axis(f"improvement of test {metric}{f' ({unit})' if unit else ''}; right is better"),
-                Axis("", labels=tuple(labels)),
+                FigureAxis(f"improvement of test {metric}{f' ({unit})' if unit else ''}; right is better"),
+                FigureAxis("", labels=tuple(labels)),
                 (bars,),
                 "each bar starts where the one above ends: "
                 + "; ".join(f"{term.effect}: {term.minuend} − {term.subtrahend}" for term in terms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from critgrad.lab.report.drawn import Data, Drawn
-from critgrad.lab.report.figure import Axis, Figure, Heat, Line, Series, clean, slug, thinned, value_axis
+from critgrad.lab.report.figure import Figure, FigureAxis, Heat, Line, Series, clean, slug, thinned, value_axis
 from critgrad.lab.report.palette import Style, step_style, style_of
 from critgrad.lab.report.table import Table, number, word
 
@@ -29,8 +29,8 @@ def staleness(data: Data, where: str) -> Drawn:
             Figure(
                 slug("staleness", where, topC),
                 f"{where}: ages of stored gradients, topC {topC}",
-                Axis("age (steps)", log=True, range=(1.0, largest), ticks=ticks),
-                Axis("share of slots (%)"),
+                FigureAxis("age (steps)", log=True, range=(1.0, largest), ticks=ticks),
+                FigureAxis("share of slots (%)"),
                 tuple(lines),
                 "bins double in width; at the ends of all epochs, all seeds",
             )
@@ -68,7 +68,7 @@ def norms(data: Data, where: str) -> Drawn:
     figure = Figure(
         slug("gt-vs-gc", where),
         f"{where}: stored and current gradients",
-        Axis("epoch", whole=True),
+        FigureAxis("epoch", whole=True),
         value_axis("gradient norm at the end of the epoch", values),
         tuple(lines),
         "mean over seeds; solid: mean norm of the stored gradients, dotted: norm of the current one",
@@ -102,8 +102,8 @@ def damping(data: Data, where: str) -> Drawn:
             Figure(
                 slug("damping", where, key),
                 f"{where}: {title}",
-                Axis("epoch", whole=True),
-                Axis(axis),
+                FigureAxis("epoch", whole=True),
+                FigureAxis(axis),
                 tuple(lines),
                 "mean over the epoch's steps and over seeds",
             )
@@ -120,8 +120,8 @@ def damping(data: Data, where: str) -> Drawn:
             Figure(
                 slug("damping", where, "spectrum", line["optimizer"]),
                 f"{where}: spectrum of the memory, {line['optimizer']}",
-                Axis("epoch", labels=tuple(str(i + 1) for i in keep)),
-                Axis("eigenvalue of the Gram matrix", labels=tuple(str(k + 1) for k in range(len(values)))),
+                FigureAxis("epoch", labels=tuple(str(i + 1) for i in keep)),
+                FigureAxis("eigenvalue of the Gram matrix", labels=tuple(str(k + 1) for k in range(len(values)))),
                 (heat,),
                 "relative to the largest eigenvalue; mean over seeds",
             )

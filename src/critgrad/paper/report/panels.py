@@ -35,7 +35,7 @@ class Compared:
     """The verdict table of ``critgrad compare``, rebuilt from the ledger's rows."""
 
     defaults: Defaults
-    lines: tuple[compare.Line, ...]
+    lines: tuple[compare.CompareLine, ...]
     seeds: Mapping[str, int]  # by family
     left_out: tuple[str, ...]  # arms without a run on every seed
 
@@ -47,7 +47,7 @@ def compared(source: AnnouncedSource) -> list[Compared]:
         for settings, rows in alike(source.rows(task=task, track=compare.TRACK)):
             arms = _arms_of(rows)
             defaults = _defaults(task, settings, arms)
-            lines: list[compare.Line] = []
+            lines: list[compare.CompareLine] = []
             seeds: dict[str, int] = {}
             left_out: list[str] = []
             for family in dict.fromkeys(arm.family for arm in defaults.arms):

@@ -18,7 +18,7 @@ from critgrad.lab.report.outcome_figures import (
     memory_figures,
 )
 from critgrad.lab.report.panels import Panel
-from critgrad.lab.report.parts import Block, Report, Section
+from critgrad.lab.report.parts import Block, Page, Section
 from critgrad.lab.report.table import Cell, Table, interval, interval_record, number, word
 from critgrad.lab.words import listed
 
@@ -39,7 +39,7 @@ from .verdict_tables import (
 )
 
 
-def build(source: AnnouncedSource) -> Report:
+def build(source: AnnouncedSource) -> Page:
     """The report of a ledger."""
     found, outcomes, papers = compared(source), fair_outcomes(source), paper_runs(source)
     others, tried = other_panels(source)
@@ -84,7 +84,7 @@ def build(source: AnnouncedSource) -> Report:
         _costs(every),
         _provenance(source, outcomes),
     ]
-    report = Report([s for s in sections if s.blocks], _facts(source, outcomes), _banners(source, outcomes), kept)
+    report = Page([s for s in sections if s.blocks], _facts(source, outcomes), _banners(source, outcomes), kept)
     return capped(report)
 
 

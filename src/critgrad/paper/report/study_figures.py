@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from critgrad.lab.report.drawn import Data, Drawn, band, band_words, bound, outcome_cell
 from critgrad.lab.report.figure import (
-    Axis,
     Figure,
+    FigureAxis,
     Heat,
     Line,
     Points,
@@ -20,8 +20,9 @@ from critgrad.lab.report.figure import (
     without_far,
 )
 from critgrad.lab.report.palette import style_of
-from critgrad.lab.report.table import Table, interval, interval_text, number, shown, word
+from critgrad.lab.report.table import Table, interval, number, shown, word
 from critgrad.lab.stats import Interval
+from critgrad.lab.words import interval_text
 
 
 def sensitivity(data: Data, where: str) -> Drawn:
@@ -44,8 +45,8 @@ def sensitivity(data: Data, where: str) -> Drawn:
             Figure(
                 slug("sensitivity", where, data["optimizer"]),
                 f"{title}, test {data['metric']} by topC and decay",
-                Axis("decay", labels=tuple(f"{d:g}" for d in decays)),
-                Axis("topC", labels=tuple(str(c) for c in topCs)),
+                FigureAxis("decay", labels=tuple(f"{d:g}" for d in decays)),
+                FigureAxis("topC", labels=tuple(str(c) for c in topCs)),
                 (heat,),
                 f"mean over seeds, bright is better; a cross marks cells with diverged runs{ringed}",
                 rows=max(7, len(topCs) + 2),
@@ -79,7 +80,7 @@ def sensitivity(data: Data, where: str) -> Drawn:
             Figure(
                 slug("sensitivity", where, data["optimizer"], name),
                 f"{title}, {name} at {fixed} {at:g}",
-                Axis(name, ticks=tuple(x), names=tuple(f"{cell[name]:g}" for cell in line)),
+                FigureAxis(name, ticks=tuple(x), names=tuple(f"{cell[name]:g}" for cell in line)),
                 value_axis(f"test {data['metric']}", [cell["test"] for cell in line]),
                 (drawn,),
                 band_words(line),
@@ -129,8 +130,8 @@ def noise(data: Data, where: str) -> Drawn:
     figure = Figure(
         slug("noise", where),
         f"{where}: accuracy with flipped labels",
-        Axis("labels flipped (%)"),
-        Axis("test accuracy (%)"),
+        FigureAxis("labels flipped (%)"),
+        FigureAxis("test accuracy (%)"),
         tuple(lines),
         band_words([point for line in data["lines"] for point in line["points"]])
         + "; the test part has flipped labels, too",
@@ -164,7 +165,7 @@ def convex(data: Data, where: str) -> Drawn:
     figure = Figure(
         slug("convex", where),
         f"{where}: training loss of a convex task",
-        Axis("epoch", whole=True),
+        FigureAxis("epoch", whole=True),
         value_axis("training loss", [v for line in data["lines"] for v in line["mean"]]),
         tuple(lines),
         "mean and range over seeds",
@@ -199,7 +200,7 @@ def ablation(data: Data, where: str) -> Drawn:
                 clean(f["high"] for f in found),
                 [style_of(row["optimizer"]) for row in varied],
                 [
-                    interval_text(i, signed=True) + (f", {row['diverged']} diverged" if row["diverged"] else "")
+                    interval_text(i, "+") + (f", {row['diverged']} diverged" if row["diverged"] else "")
                     for i, row in zip(intervals, varied)
                 ],
             )
@@ -210,7 +211,7 @@ def ablation(data: Data, where: str) -> Drawn:
                     slug("ablation", where, study),
                     f"{where}: {study}, test {data['metric']}",
                     axis,
-                    Axis("", labels=tuple(labels)),
+                    FigureAxis("", labels=tuple(labels)),
                     (points,),
                     f"paired difference with 95 % t-interval; default: {usual}{arrows_text(axis)}",
                     reference=0.0,

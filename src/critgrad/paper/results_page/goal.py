@@ -32,7 +32,7 @@ CANNOT_COUNT: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Cell:
+class GoalCell:
     """One task with one family. Without a comparison ``why`` says what is missing."""
 
     task: str
@@ -65,7 +65,7 @@ class Cell:
         return f"{'not at' if self.won else 'at'} {', '.join(map(str, other))}" if other else ""
 
 
-def cells(findings: Findings) -> list[Cell]:
+def cells(findings: Findings) -> list[GoalCell]:
     """All nine tasks with both families."""
     # What was asked later first: it stands in the first one's place. A check takes over what another experiment has chosen.
     asked = [o for o in (*findings.followed, *findings.claimable) if o.registration.question != confirm.QUESTION]
@@ -73,9 +73,9 @@ def cells(findings: Findings) -> list[Cell]:
     return [_cell(findings, asked, rows, task, family) for family in CANDIDATES for task in NINE]
 
 
-def _cell(findings: Findings, outcomes: Sequence[Outcome], rows: Mapping[str, Row], task: str, family: str) -> Cell:
+def _cell(findings: Findings, outcomes: Sequence[Outcome], rows: Mapping[str, Row], task: str, family: str) -> GoalCell:
     if task in CANNOT_COUNT:
-        return Cell(task, family, CANNOT_COUNT[task])
+        return GoalCell(task, family, CANNOT_COUNT[task])
     for role in CANDIDATES[family]:
         for outcome in outcomes:
             found = [row for row in findings.of_winners if (row.task, row.family) == (outcome.task, f"{family}_{role}")]
@@ -88,9 +88,9 @@ def _cell(findings: Findings, outcomes: Sequence[Outcome], rows: Mapping[str, Ro
             assert rival is not None, outcome.name
             timed = _at_equal_time(outcome, ours, rival, rows)
             part = any(state != "whole" for state, _ in outcome.data)
-            return Cell(task, family, "", outcome.name, found[0], *timed, part, to_each(outcome, ours, role))
+            return GoalCell(task, family, "", outcome.name, found[0], *timed, part, to_each(outcome, ours, role))
     there = [o for o in outcomes if paper_values.name_of(o.task) == task and family in o.registration.families]
-    return Cell(task, family, "its experiment has no such arm" if there else "not run, or not to its end")
+    return GoalCell(task, family, "its experiment has no such arm" if there else "not run, or not to its end")
 
 
 def to_each(outcome: Outcome, ours: ArmResult, role: str) -> tuple[tuple[str, Interval], ...]:
@@ -179,7 +179,7 @@ def each_text(found: Sequence[tuple[str, Interval]]) -> str:
     return ", ".join(f"{name} {interval(difference, '+')}" for name, difference in found)
 
 
-def _by_single_runs(cell: Cell) -> str:
+def _by_single_runs(cell: GoalCell) -> str:
     """The epochs by the timed runs of each seed alone; nothing where one seed was timed."""
     if not cell.around:
         return ""
@@ -187,7 +187,7 @@ def _by_single_runs(cell: Cell) -> str:
     return f"{low if low == high else f'{low} to {high}'} by single timed runs"
 
 
-def _line(cell: Cell) -> list[str]:
+def _line(cell: GoalCell) -> list[str]:
     family = {"Adam": "NAdam_F", "SGDM": "Nesterov_F"}[cell.family]
     if cell.found is None:
         return [cell.task, family, "-", "-", "-", "-", cell.why, "-"]

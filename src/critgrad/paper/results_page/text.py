@@ -7,38 +7,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from critgrad.lab.stats import Interval
-from critgrad.lab.words import decimals
-
-MINUS_ZERO = 0.0  # added to a rounded number: no "-0.00" in a table
-
-
-def fixed(value: float, places: int, sign: str = "") -> str:
-    """A number with so many places; zero has no sign.
-
-    >>> fixed(-0.001, 2, "+"), fixed(2.5, 1, "+")
-    ('0.00', '+2.5')
-    """
-    rounded = round(value, places) + MINUS_ZERO
-    return f"{rounded:{sign if rounded else ''}.{places}f}"
+from critgrad.lab.words import fixed, interval_text
 
 
 def interval(found: Interval, sign: str = "") -> str:
-    """``92.271 ± 0.056``; three digits and no interval where a single value leaves the spread unknown.
+    """As everywhere; three digits where a single value leaves the spread unknown, and two values have their interval.
 
-    >>> interval(Interval(92.2713, 92.215, 92.327, 20)), interval(Interval(0.5, -0.1, 1.1, 20), "+")
-    ('92.271 ± 0.056', '+0.50 ± 0.60')
-    >>> interval(Interval(10000.0, 10000.0, 10000.0, 3))
-    '10000 ± 0'
+    >>> interval(Interval(92.2713, 92.215, 92.327, 20)), interval(Interval(0.51234, -math.inf, math.inf, 1), "+")
+    ('92.271 ± 0.056', '0.512')
     """
-    half = found.half_width
-    if found.mean == half == 0:
-        return "0 (the same runs)"
-    if not math.isfinite(half):
-        return short(found.mean)
-    if half == 0:  # runs that all ended at the worst value, for one
-        return f"{found.mean:{sign}.6g} ± 0"
-    places = decimals(half)
-    return f"{fixed(found.mean, places, sign)} ± {fixed(half, places)}"
+    return interval_text(found, sign, fewest=2) if math.isfinite(found.half_width) else short(found.mean)
+
+
+__all__ = ["behind", "fixed", "interval", "probability", "seeds_text", "short", "table", "values"]
 
 
 def short(value: float | None, digits: int = 3) -> str:

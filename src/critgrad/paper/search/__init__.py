@@ -4,16 +4,16 @@ A committed file says what is tried (``searches/*.json``), ``SearchTrack`` plans
 ``standings`` reads what they say. Every variant is listed, with the number tried beside the winner.
 """
 
-from .file import Arm, Rung, Search, find, searches, tasks_of
-from .standings import Confirmed, Line, Standings, standings
+from .file import Rung, Search, SearchArm, find, searches, tasks_of
+from .standings import ArmLine, Confirmed, Standings, standings
 from .track import SearchTrack
 
 __all__ = [
-    "Arm",
+    "ArmLine",
     "Confirmed",
-    "Line",
     "Rung",
     "Search",
+    "SearchArm",
     "SearchTrack",
     "Standings",
     "find",

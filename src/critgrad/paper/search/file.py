@@ -37,7 +37,7 @@ class Rung:
 
 
 @dataclass(frozen=True)
-class Arm:
+class SearchArm:
     """What is tried: an optimizer in each family, options that are not searched, and a line that says why."""
 
     name: str
@@ -69,7 +69,7 @@ class Search:
     lr: Mapping[str, Axis]  # by family
     axes: Mapping[str, Axis]  # of every memory, where the arm has not fixed them
     fixed: Mapping[str, Any]  # of every memory
-    arms: tuple[Arm, ...]
+    arms: tuple[SearchArm, ...]
     space_seed: int
     settings: Mapping[str, Any] = field(default_factory=dict)
     engine: str = "bank"
@@ -89,7 +89,7 @@ class Search:
         """The bases, each with its own learning rates."""
         return tuple(self.lr)
 
-    def is_variant(self, arm: Arm) -> bool:
+    def is_variant(self, arm: SearchArm) -> bool:
         """Whether it is one of those among which a winner is looked for: all but those that it is held against."""
         return arm.name not in (BASE, *self.against)
 
@@ -107,21 +107,21 @@ class Search:
         """Of the content: what trials carry."""
         return content_hash(self.to_dict())
 
-    def arms_of(self, family: str) -> list[Arm]:
+    def arms_of(self, family: str) -> list[SearchArm]:
         """The arms of a family, in the file's order."""
         return [arm for arm in self.arms if family in arm.optimizer]
 
-    def space(self, family: str, arm: Arm) -> dict[str, Axis]:
+    def space(self, family: str, arm: SearchArm) -> dict[str, Axis]:
         """What is searched for an arm."""
         memory = has_memory(arm.optimizer[family])
         own = {name: axis for name, axis in self.axes.items() if memory and name not in arm.options}
         return {"lr": self.lr[family], **own}
 
-    def points(self, family: str, arm: Arm) -> list[Point]:
+    def points(self, family: str, arm: SearchArm) -> list[Point]:
         """The points of an arm: point ``i`` has one learning rate and one rho in all arms of a family."""
         return draw(self.space(family, arm), self.space_seed, 0, self.trials)
 
-    def trial(self, family: str, arm: Arm, point: Point, seed: int) -> Trial:
+    def trial(self, family: str, arm: SearchArm, point: Point, seed: int) -> Trial:
         """One run."""
         optimizer = arm.optimizer[family]
         fixed = self.fixed if has_memory(optimizer) else {}
@@ -195,7 +195,7 @@ def from_dict(name: str, task: str, values: Mapping[str, Any], path: Path | None
         lr={family: Axis.from_dict(axis) for family, axis in mine["lr"].items()},
         axes={axis: Axis.from_dict(range_) for axis, range_ in values["space"]["memory"].items()},
         fixed=values["fixed"],
-        arms=tuple(Arm(a["name"], a["why"], a["optimizer"], a.get("options", {})) for a in arms),
+        arms=tuple(SearchArm(a["name"], a["why"], a["optimizer"], a.get("options", {})) for a in arms),
         space_seed=values["space"]["seed"],
         settings=mine.get("settings", {}),
         engine=values["engine"],

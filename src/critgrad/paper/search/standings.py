@@ -17,7 +17,7 @@ from .track import ArmState, SearchTrack
 
 
 @dataclass(frozen=True)
-class Line:
+class ArmLine:
     """One arm of one family. Values are validation values on the tuning seeds: they choose, they claim nothing."""
 
     family: str
@@ -60,10 +60,10 @@ class Standings:
     name: str
     task: str
     standing: Standing
-    lines: tuple[Line, ...]
+    lines: tuple[ArmLine, ...]
     confirmed: tuple[Confirmed, ...]
 
-    def winner(self, family: str) -> Line | None:
+    def winner(self, family: str) -> ArmLine | None:
         """The best variant of a family whose arms have all been run; ``None`` before."""
         mine = [line for line in self.lines if line.family == family]
         if any(line.pending for line in mine):
@@ -88,7 +88,7 @@ class Standings:
 def standings(track: SearchTrack, ledger: Reader) -> Standings:
     """Read a ledger."""
     search, view = track.search, track.view(ledger)
-    lines: list[Line] = []
+    lines: list[ArmLine] = []
     confirmed: list[Confirmed] = []
     for states in track.states(view).values():
         place = {state.arm.name: i + 1 for i, state in enumerate(track.ranked(states))}
@@ -100,7 +100,7 @@ def standings(track: SearchTrack, ledger: Reader) -> Standings:
     return Standings(search.name, search.task, standing(ledger, track.registration), tuple(lines), tuple(confirmed))
 
 
-def _line(track: SearchTrack, state: ArmState, known: Mapping[str, ArmState], rank: int | None) -> Line:
+def _line(track: SearchTrack, state: ArmState, known: Mapping[str, ArmState], rank: int | None) -> ArmLine:
     search = track.search
     point = {} if state.chosen is None else state.points[state.chosen]
     sign = 1.0 if search.higher_is_better else -1.0
@@ -111,7 +111,7 @@ def _line(track: SearchTrack, state: ArmState, known: Mapping[str, ArmState], ra
         if name != state.arm.name and other is not None and other.valid is not None and state.valid is not None:
             minus[name] = sign * (state.valid - other.valid)
             better[name] = sum(sign * (mine - its) > 0 for mine, its in zip(state.values, other.values))
-    return Line(
+    return ArmLine(
         family=state.family,
         arm=state.arm.name,
         why=state.arm.why,
@@ -176,7 +176,7 @@ HEADS = (
 )
 
 
-def cells(line: Line) -> tuple[str, ...]:
+def cells(line: ArmLine) -> tuple[str, ...]:
     """A line as text, by ``HEADS``."""
     point = listed(dict(line.point)) + "".join(f" ({name} at the {end} edge)" for name, end in line.edges.items())
     return (

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from critgrad.lab.ledger import Planned, Role
-from critgrad.lab.ledger.view import Reader, Row, View, view_of
+from critgrad.lab.ledger.view import Reader, RowLike, View, view_of
 from critgrad.lab.run.results import loss_is_known
 from critgrad.lab.run.spec import Trial
 from critgrad.lab.spaces import Point
 from critgrad.lab.stats import choose
 
 from ..protocol.tuning import tie_breaker
-from .file import Arm, Search
+from .file import Search, SearchArm
 
 TRACK = "search"
 
@@ -26,7 +26,7 @@ class ArmState:
     """Where one arm of one family stands."""
 
     family: str
-    arm: Arm
+    arm: SearchArm
     points: list[Point]
     pending: list[Trial] = field(default_factory=list)  # what must be run before anything more can be said
     runs: int = 0  # that are done
@@ -61,6 +61,11 @@ class SearchTrack:
         s = self.search
         count = sum(len(s.arms_of(family)) for family in s.families)
         return count * s.runs_per_arm + (self._confirming * len(s.confirm_seeds) if self.confirm else 0)
+
+    @property
+    def most(self) -> int:
+        """No more than that."""
+        return self.total
 
     @property
     def _confirming(self) -> int:
@@ -121,7 +126,7 @@ class SearchTrack:
         return [self.search.trial(state.family, state.arm, point, seed) for seed in self.search.confirm_seeds]
 
 
-def _state(search: Search, family: str, arm: Arm, view: View) -> ArmState:
+def _state(search: Search, family: str, arm: SearchArm, view: View) -> ArmState:
     state = ArmState(family, arm, search.points(family, arm))
     seeds, higher = search.tuning_seeds, search.higher_is_better
     trials = [[search.trial(family, arm, point, seed) for seed in seeds] for point in state.points]
@@ -150,8 +155,8 @@ def _state(search: Search, family: str, arm: Arm, view: View) -> ArmState:
 
 
 def _as_it_was_confirmed(
-    search: Search, state: ArmState, tied: dict[int, list[Row]], view: View
-) -> dict[int, list[Row]]:
+    search: Search, state: ArmState, tied: dict[int, list[RowLike]], view: View
+) -> dict[int, list[RowLike]]:
     """Of tied points, each with its runs, those that are still in question: all of them, where all losses are known.
 
     Screens that an earlier version published without curves lost the losses after these had decided: there the point that

@@ -40,7 +40,7 @@ class Resumable:
 
 
 @dataclass
-class _Call:
+class _SlurmCall:
     fn: Callable[..., Any]
     args: tuple[Any, ...]
     future: Future[Any]
@@ -66,8 +66,8 @@ class SlurmExecutor(JobExecutor):
         self._where = cluster_name() if cluster == "slurm" else ""
         self._submitit = submitit.AutoExecutor(folder=self._folder, cluster=cluster, slurm_max_num_timeout=100)
         self._submitit.update_parameters(**parameters)
-        self._new: list[_Call] = []
-        self._live: list[_Call] = []
+        self._new: list[_SlurmCall] = []
+        self._live: list[_SlurmCall] = []
         self._condition = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="critgrad-slurm", daemon=True)
@@ -77,7 +77,7 @@ class SlurmExecutor(JobExecutor):
         """Queue a call; calls that come together become one array."""
         if kwargs:
             raise TypeError("calls of the slurm executor take positional arguments only")
-        call = _Call(fn, args, Future())
+        call = _SlurmCall(fn, args, Future())
         with self._condition:
             self._new.append(call)
             self._condition.notify()
@@ -139,7 +139,7 @@ class SlurmExecutor(JobExecutor):
                         call.future.set_exception(error)
                 self._live.clear()
 
-    def _submit_all(self, calls: list[_Call]) -> None:
+    def _submit_all(self, calls: list[_SlurmCall]) -> None:
         wanted = [call for call in calls if call.losses or call.future.set_running_or_notify_cancel()]
         with self._submitit.batch():
             for call in wanted:
@@ -152,7 +152,7 @@ class SlurmExecutor(JobExecutor):
 
     def _look(self) -> None:
         queued = self._queued()
-        again: list[_Call] = []
+        again: list[_SlurmCall] = []
         for call in list(self._live):
             answered = call.job.paths.result_pickle.exists()
             if queued is None:
@@ -176,7 +176,7 @@ class SlurmExecutor(JobExecutor):
         if again:
             self._submit_all(again)
 
-    def _take(self, call: _Call) -> bool:
+    def _take(self, call: _SlurmCall) -> bool:
         """Hand over a job's answer; ``False`` if it cannot be read."""
         try:
             outcome, value = pickle.loads(call.job.paths.result_pickle.read_bytes())

@@ -14,18 +14,18 @@ from __future__ import annotations
 
 from .dataset import Dataset
 from .files import DataCorrupt, DataMissing, File, FileStatus
-from .registry import DATASETS, Record, Source
+from .registry import DATASETS, DataSource, Record
 from .store import check, fetch, load, prepare, presence
 
 __all__ = [
     "DATASETS",
     "DataCorrupt",
     "DataMissing",
+    "DataSource",
     "Dataset",
     "File",
     "FileStatus",
     "Record",
-    "Source",
     "check",
     "fetch",
     "load",

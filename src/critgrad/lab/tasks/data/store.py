@@ -15,7 +15,7 @@ from . import tiny
 from .dataset import Dataset, Parts, build
 from .download import download, missing, offline, writable
 from .files import DataCorrupt, File, FileStatus, cache_root, data_root, find, read, roots, verify
-from .registry import DATASETS, Record, Source
+from .registry import DATASETS, DataSource, Record
 
 __all__ = ["check", "fetch", "load", "prepare", "presence"]
 
@@ -88,22 +88,22 @@ def prepared_places(name: str, folder: Path) -> tuple[Path, Path]:
     return folder / "prepared" / f"{name}.npz", folder / f"{name}.npz"
 
 
-def locate(source: Source, folders: tuple[Path, ...]) -> dict[File, Path | None]:
+def locate(source: DataSource, folders: tuple[Path, ...]) -> dict[File, Path | None]:
     """Find each file of a source."""
     return {file: find(file, folders) for file in source.files}
 
 
-def wanted(record: Record, folders: tuple[Path, ...]) -> Source:
+def wanted(record: Record, folders: tuple[Path, ...]) -> DataSource:
     """Choose the source to complete: one that can be downloaded, else the one that lacks the fewest files."""
 
-    def rank(source: Source) -> tuple[bool, int]:
+    def rank(source: DataSource) -> tuple[bool, int]:
         lacking = [file for file, path in locate(source, folders).items() if path is None]
         return offline() or any(file.url is None for file in lacking), len(lacking)
 
     return min(record.sources, key=rank)
 
 
-def obtain(source: Source, folders: tuple[Path, ...]) -> dict[File, Path]:
+def obtain(source: DataSource, folders: tuple[Path, ...]) -> dict[File, Path]:
     """Return where each file is, after downloading those that are not here."""
     places = locate(source, folders)
     for file, path in places.items():
@@ -112,7 +112,7 @@ def obtain(source: Source, folders: tuple[Path, ...]) -> dict[File, Path]:
     return {file: path or download(file) for file, path in places.items()}
 
 
-def from_raw(record: Record, source: Source, places: dict[File, Path]) -> Dataset:
+def from_raw(record: Record, source: DataSource, places: dict[File, Path]) -> Dataset:
     """Verify the files, then read them, or what an earlier slow reading of the very same files has left."""
     for file, path in places.items():
         verify(file, path)
@@ -129,13 +129,13 @@ def from_raw(record: Record, source: Source, places: dict[File, Path]) -> Datase
     return dataset
 
 
-def parts_of(source: Source, places: dict[File, Path]) -> Parts:
+def parts_of(source: DataSource, places: dict[File, Path]) -> Parts:
     """Call the source's reader with a function that opens its files by their plain paths."""
     by_name = {file.plain: path for file, path in places.items()}
     return source.read(lambda name: read(by_name[name]))
 
 
-def key(record: Record, source: Source) -> str:
+def key(record: Record, source: DataSource) -> str:
     """Name what a reading depends on: the reader's version and the content of each file, whatever its packing."""
     parts = [f"{file.plain} {file.content or file.sha256}" for file in source.files]
     return hashlib.sha256("\n".join([str(record.version), *parts]).encode()).hexdigest()[:16]

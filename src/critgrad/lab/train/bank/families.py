@@ -214,7 +214,7 @@ def _alike(options: Options) -> Hashable:
 
 
 @dataclass(frozen=True)
-class Family:
+class BankFamily:
     """A base optimizer that a bank can run."""
 
     name: str
@@ -224,16 +224,16 @@ class Family:
 
 
 _ADAM = frozenset({"lr", "betas", "eps", "weight_decay", "decoupled_weight_decay"})
-_adam = Family("Adam", _ADAM, _Adam)
+_adam = BankFamily("Adam", _ADAM, _Adam)
 
-FAMILIES: dict[type[torch.optim.Optimizer], Family] = {
-    torch.optim.SGD: Family("SGD", frozenset({"lr", "momentum", "dampening", "weight_decay", "nesterov"}), _SGD),
-    torch.optim.RMSprop: Family("RMSprop", frozenset({"lr", "alpha", "eps", "weight_decay", "momentum"}), _RMSprop),
+FAMILIES: dict[type[torch.optim.Optimizer], BankFamily] = {
+    torch.optim.SGD: BankFamily("SGD", frozenset({"lr", "momentum", "dampening", "weight_decay", "nesterov"}), _SGD),
+    torch.optim.RMSprop: BankFamily("RMSprop", frozenset({"lr", "alpha", "eps", "weight_decay", "momentum"}), _RMSprop),
     torch.optim.Adam: _adam,
     torch.optim.AdamW: _adam,
-    torch.optim.NAdam: Family("NAdam", _ADAM | {"momentum_decay"}, _NAdam),
-    Lion: Family("Lion", frozenset({"lr", "betas", "weight_decay"}), _Lion),
-    critgrad.AggMo: Family(
+    torch.optim.NAdam: BankFamily("NAdam", _ADAM | {"momentum_decay"}, _NAdam),
+    Lion: BankFamily("Lion", frozenset({"lr", "betas", "weight_decay"}), _Lion),
+    critgrad.AggMo: BankFamily(
         "AggMo", frozenset({"lr", "betas", "weight_decay"}), _AggMo, shape=lambda options: len(options["betas"])
     ),
 }

@@ -17,7 +17,7 @@ from critgrad.options import DEFAULTS as MEMORY_DEFAULTS
 from ...errors import LabError
 from ...run.spec import Trial, content_hash
 from ..optimizers import recipe_of, settled
-from .families import FAMILIES, Family
+from .families import FAMILIES, BankFamily
 
 # Of a group: how a step is computed, not what. A bank has its own way.
 _HOW = ("params", "fused", "foreach")
@@ -32,7 +32,7 @@ class Member:
     """One model of a bank: a trial, and its optimizer's options as the optimizer's own constructor settled them."""
 
     trial: Trial
-    family: Family
+    family: BankFamily
     options: Mapping[str, Any]
     memory: Mapping[str, Any] | None
     hidden: bool = False  # there for its decisions only: the donor of a yoked trial

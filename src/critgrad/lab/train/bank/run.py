@@ -35,7 +35,7 @@ class BankProgress:
 
 
 @dataclass
-class _Run:
+class _BankRun:
     """One model's curves."""
 
     curves: dict[str, list[Any]] = field(default_factory=dict)
@@ -73,7 +73,7 @@ def run_bank(
     members = crew(trials, problem.task.weight_decay)
     bank = Bank(problem, members, dtype)
     step, probes = Stepper(bank, graph), BankProbes(bank)
-    runs = [_Run() for _ in members.members]
+    runs = [_BankRun() for _ in members.members]
     for run, (chosen, _) in zip(runs, _evaluate(bank, runs)):
         run.initial_valid = chosen.metric
     shown = [not member.hidden for member in members.members]
@@ -97,7 +97,7 @@ def run_bank(
     return [_result(problem, runs[i], parameters, dict(origin)) for i in members.place]
 
 
-def _record(bank: Bank, probes: BankProbes, runs: Sequence[_Run]) -> None:
+def _record(bank: Bank, probes: BankProbes, runs: Sequence[_BankRun]) -> None:
     """Add an epoch to the curves of the models that have not diverged; the only place where the device is waited for."""
     losses = (bank.total / bank.problem.steps).tolist()
     probed = probes.epoch()
@@ -113,7 +113,7 @@ def _record(bank: Bank, probes: BankProbes, runs: Sequence[_Run]) -> None:
             run.curves.setdefault(name, []).append(value)
 
 
-def _evaluate(bank: Bank, runs: Sequence[_Run]) -> list[tuple[Scores, Scores]]:
+def _evaluate(bank: Bank, runs: Sequence[_BankRun]) -> list[tuple[Scores, Scores]]:
     """For each model the scores that choose and those that are reported; nothing for one that has diverged."""
     problem = bank.problem
     by_split: dict[str, list[Scores]] = {}
@@ -123,7 +123,7 @@ def _evaluate(bank: Bank, runs: Sequence[_Run]) -> list[tuple[Scores, Scores]]:
     return list(zip(by_split[problem.select_on], by_split[problem.report_on]))
 
 
-def _result(problem: SummingProblem, run: _Run, parameters: int, origin: dict[str, Any]) -> Result:
+def _result(problem: SummingProblem, run: _BankRun, parameters: int, origin: dict[str, Any]) -> Result:
     curves = {name: np.asarray(values) for name, values in run.curves.items() if name != "decisions"}
     if "decisions" in run.curves:
         curves["decisions"] = np.concatenate([np.asarray(part) for part in run.curves["decisions"]])

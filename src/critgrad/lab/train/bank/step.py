@@ -20,7 +20,7 @@ WARM_UP_STEPS = 3  # eager ones before a capture: libraries set themselves up in
 
 
 @dataclass
-class Block:
+class BankBlock:
     """Neighbours of one kind: models without a memory, or with memories that work alike."""
 
     span: slice
@@ -102,8 +102,8 @@ class Bank:
                 if decisions is not None:
                     decisions.index_copy_(0, self.at, block.memories.last_slot()[None])
 
-    def _blocks(self) -> list[Block]:
-        blocks: list[Block] = []
+    def _blocks(self) -> list[BankBlock]:
+        blocks: list[BankBlock] = []
         start = 0
         for _, group in groupby(self.crew.members, key=lambda member: member.block_key):
             members = list(group)
@@ -112,7 +112,7 @@ class Bank:
             start = span.stop
         return blocks
 
-    def _block(self, span: slice, members: list[Member]) -> Block:
+    def _block(self, span: slice, members: list[Member]) -> BankBlock:
         theta = self.theta[span]
         updates: list[tuple[slice, Update]] = []
         at = 0
@@ -124,11 +124,11 @@ class Bank:
         kind = members[0].kind
         options = [member.memory for member in members if member.memory is not None]
         if kind == NONE:
-            return Block(span, None, updates)
+            return BankBlock(span, None, updates)
         if kind == BY_TENSOR:
-            return Block(span, TensorMemories(options, theta, parts_of(self.models.shapes)), updates)
+            return BankBlock(span, TensorMemories(options, theta, parts_of(self.models.shapes)), updates)
         donors = [None if donor is None else donor - span.start for donor in self.crew.donors[span]]
-        return Block(span, Memories(kind, options, donors, theta), updates)
+        return BankBlock(span, Memories(kind, options, donors, theta), updates)
 
 
 def _clip(gradients: Tensor, largest: float) -> None:
