@@ -305,7 +305,7 @@ def _report(p: ArgumentParser) -> None:
     p.add_argument(
         "--format", action="append", default=[], help="also export each figure: svg, pdf, png; may be repeated"
     )
-    p.add_argument("--title", default="critgrad", help="the page's title")
+    p.add_argument("--title", help="the page's title (default: its tasks)")
     p.add_argument("--open", action="store_true", help="open the page in a browser")
     _ledger(p)
 

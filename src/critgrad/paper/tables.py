@@ -16,7 +16,7 @@ from .protocol.tracks import Found
 from .search import Standings
 from .search.standings import HEADS, cells, confirmed_text
 
-COLOURS = {"win": "green", "loss": "red", "tie": ""}
+COLOURS = {"win": "green", "loss": "red", "tie": "", "not tested": ""}
 
 
 def difference_text(found: Comparison) -> str:

@@ -45,7 +45,7 @@ def test_plotly_is_inlined_exactly_once_and_nothing_is_loaded_from_elsewhere(mad
 
 def test_one_run_gives_its_curves_and_its_summary_and_no_verdict(made):
     page = made("one")[1]
-    assert sections_of(page) == ["runs", "curves", "memory", "cost", "provenance"]
+    assert sections_of(page) == ["answer", "runs", "curves", "memory", "cost", "provenance"]
     (row,) = helpers.data_of(page)["tables"]["table-runs-digits-mlp--epochs-8"]
     assert row["optimizer"] == "Adam_C"
     assert row["test"]["n"] == 1
@@ -127,9 +127,11 @@ def test_one_seed_has_no_verdict(tmp_path):
     assert text.count(">one seed<") == 4
     assert "= tie" not in text
     pair = judge([Pair("t", "Adam_C", "Adam_C", "Adam", [2.0], [1.0])])
-    several = judge([Pair("t", "Adam_C", "Adam_C", "Adam", [2.0, 3.0, 4.0], [1.0, 2.1, 3.0])])
+    six = [1.0, 2.1, 3.0, 1.5, 2.5, 3.5]
+    several = judge([Pair("t", "Adam_C", "Adam_C", "Adam", [value + 1 + 0.01 * value for value in six], six)])
+    assert tally(pair) == "too few seeds for a test"
     assert tally(several) == "1 win, 0 ties, 0 losses"
-    assert tally([*pair, *several]) == "1 win, 0 ties, 0 losses, 1 with one seed"
+    assert tally([*pair, *several]) == "1 win, 0 ties, 0 losses, 1 with too few seeds for a test"
 
 
 def test_failed_runs_are_shown_with_their_error_escaped(made):

@@ -18,6 +18,7 @@ from .parts import Block, Page, Section
 from .plotly_form import Inks, spec
 
 WEB = Path(__file__).with_name("web")
+LARGEST_BESIDE = 6  # columns of a table that fits beside a figure
 
 
 def render(report: Page, title: str, ledger: str) -> str:
@@ -98,16 +99,20 @@ def _section(section: Section) -> str:
 
 
 def _block(block: Block, folded: bool) -> str:
-    parts = [f'<p class="soft">{html.escape(block.intro)}</p>'] if block.intro else []
+    parts = [f'<p class="answer">{html.escape(text)}</p>' for text in block.words]
+    parts += [f'<p class="soft">{html.escape(block.intro)}</p>'] if block.intro else []
+    if block.terms:
+        terms = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(what)}</dd>" for name, what in block.terms)
+        parts.append(f'<dl class="terms">{terms}</dl>')
     parts += [f'<p class="warning">{html.escape(text)}</p>' for text in block.warnings]
-    opened = [table.html() for table in block.tables if not table.folded]
+    opened = [table for table in block.tables if not table.folded]
     closed = [table.html() for table in block.tables if table.folded]
     if block.figures:
         cards = [_figure(figure) for figure in block.figures]
-        if len(cards) % 2 and opened:
-            cards.append(f'<div class="beside">{opened.pop(0)}</div>')  # where a figure would stand
+        if len(cards) % 2 and opened and len(opened[0].heads) <= LARGEST_BESIDE:
+            cards.append(f'<div class="beside">{opened.pop(0).html()}</div>')  # where a figure would stand
         parts.append(f'<div class="figures">{"".join(cards)}</div>')
-    inner = "\n".join([*parts, *opened, *closed])
+    inner = "\n".join([*parts, *(table.html() for table in opened), *closed])
     if not block.title:
         return inner
     title = html.escape(block.title)

@@ -18,6 +18,8 @@ class Block:
     warnings: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()
     figures: tuple[Figure, ...] = ()
+    words: tuple[str, ...] = ()  # paragraphs before everything else: what it says
+    terms: tuple[tuple[str, str], ...] = ()  # what the names in it mean
 
 
 @dataclass

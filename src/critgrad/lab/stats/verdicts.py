@@ -61,12 +61,17 @@ class Comparison:
 
     @property
     def shown(self) -> str:
-        """The verdict as a table has it: one seed has no interval, so that its "tie" would say nothing.
+        """The verdict as a table has it. With fewer than six seeds there is no test, and so no word of winning or losing: the
+        difference, and from three seeds on its interval, speak for themselves.
 
         >>> judge([Pair("t", "f", "a", "b", [2.0], [1.0])])[0].shown
         'one seed'
+        >>> judge([Pair("t", "f", "a", "b", [2.0, 3.0], [1.0, 2.0])])[0].shown
+        'not tested'
         """
-        return "identical" if self.identical else "one seed" if self.n == 1 else self.verdict
+        if self.identical:
+            return "identical"
+        return "one seed" if self.n == 1 else self.verdict if self.testable else "not tested"
 
     @property
     def note(self) -> str:

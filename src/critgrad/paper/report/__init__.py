@@ -17,18 +17,21 @@ from .sections import build
 __all__ = ["write_report"]
 
 
-def write_report(ledger: Path, out: Path, *, formats: tuple[str, ...] = (), title: str = "critgrad") -> list[Path]:
+def write_report(ledger: Path, out: Path, *, formats: tuple[str, ...] = (), title: str | None = None) -> list[Path]:
     """Write the page of a ledger to ``out``, and each figure in each of ``formats`` into a folder beside it.
 
     Args:
         ledger: the file that holds the runs; it is only read.
         out: the page to write, ``report.html``; its figures go to ``report-figures/``.
         formats: some of ``svg``, ``pdf``, ``png`` (drawn by matplotlib from the same data).
-        title: of the page.
+        title: of the page; by default the tasks that it is about.
 
     Returns:
         The files written, the page first.
     """
     wanted = formats_of(formats)
-    report = build(AnnouncedSource(Path(ledger)))
+    source = AnnouncedSource(Path(ledger))
+    tasks = source.tasks
+    title = title or f"critgrad: {', '.join(tasks) if 0 < len(tasks) < 4 else f'{len(tasks)} tasks'}"
+    report = build(source)
     return write_page(report, Path(out), formats=wanted, title=title, ledger=Path(ledger).name)

@@ -27,6 +27,7 @@ from ..protocol import Outcome
 from ..protocol.announced import AnnouncedSource
 from .analysis_figures import DRAW
 from .decomposition_figures import decomposition_figures
+from .opening import opening, terms_of
 from .panels import compare_panel, compared, fair_outcomes, fair_panel, other_panels, paper_runs
 from .verdict_tables import (
     compare_table,
@@ -48,6 +49,7 @@ def build(source: AnnouncedSource) -> Page:
     every = [*panels, *others]
     drawn, kept = _analyses(source)
 
+    first = opening(outcomes, found, every, len(source.done)) if every else Section("answer", "In short")
     verdicts = Section("verdicts", "Verdicts", _READING)
     for outcome in outcomes:
         verdicts.blocks.append(_fair_block(outcome))
@@ -68,6 +70,7 @@ def build(source: AnnouncedSource) -> Page:
     paper.blocks += [Block(run.panel.title, run.track.label, (), (paper_table(run),)) for run in papers]
 
     sections = [
+        first,
         verdicts,
         runs,
         paper,
@@ -112,7 +115,13 @@ def _fair_block(outcome: Outcome) -> Block:
     widened = [family for family, ends in outcome.widened.items() if ends]
     if widened:
         words.append(f"learning-rate range widened for {', '.join(widened)}")
-    return Block(f"{outcome.name}, fair track", "; ".join(words) + ".", outcome.warnings, tuple(fair_tables(outcome)))
+    return Block(
+        f"{outcome.name}, fair track",
+        "; ".join(words) + ".",
+        outcome.warnings,
+        tuple(fair_tables(outcome)),
+        terms=terms_of([(arm.arm, arm.label) for arm in outcome.arms]),
+    )
 
 
 def _compare_block(found: Any, table: Table) -> Block:
@@ -125,7 +134,8 @@ def _compare_block(found: Any, table: Table) -> Block:
     warnings = tuple(f"{label}: not run on every seed, left out" for label in found.left_out)
     states = {str(row.summary.get("data_state")) for line in found.lines for row in line.rows}
     warnings += tuple(f"the data is {state}" for state in sorted(states) if state != "whole")
-    return Block(f"{found.defaults.task}, compare", intro, warnings, (table,))
+    terms = terms_of([(line.arm, line.label) for line in found.lines])
+    return Block(f"{found.defaults.task}, compare", intro, warnings, (table,), terms=terms)
 
 
 def _runs_block(panel: Panel, tried: int) -> Block:
@@ -313,7 +323,8 @@ def _provenance(source: AnnouncedSource, outcomes: Sequence[Outcome]) -> Section
 
 def _facts(source: AnnouncedSource, outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
     diverged = sum(bool(row.summary.get("diverged")) for row in source.done)
-    facts = [("runs", f"{len(source.done):,}"), ("tasks", str(len(source.tasks)))]
+    tasks = ("task", source.tasks[0]) if len(source.tasks) == 1 else ("tasks", str(len(source.tasks)))
+    facts = [tasks, ("runs", f"{len(source.done):,}")]
     facts += [("seeds", str(len({row.trial.seed for row in source.done})))]
     facts += [("diverged", f"{diverged:,}"), ("failed", f"{len(source.failed):,}")]
     if outcomes:

@@ -25,7 +25,7 @@ from critgrad.lab.report.table import (
 from critgrad.lab.stats import Comparison, Interval
 from critgrad.lab.words import listed
 
-from ..protocol import Outcome, suite
+from ..protocol import ARMS, Outcome, suite
 from .panels import Compared, PaperRun
 
 _TEST = "at the epoch of the best validation value; ± 95 % t-interval"
@@ -58,7 +58,7 @@ def compare_table(found: Compared, metric: str) -> Table:
         n = line.test.n
         cells.append(
             [
-                word(line.label),
+                word(line.label, ARMS[line.arm].summary if line.arm in ARMS else ""),
                 interval(line.test),
                 interval(_interval_of(c), signed=True) if c else word(""),
                 verdict(c),
@@ -69,7 +69,7 @@ def compare_table(found: Compared, metric: str) -> Table:
                 number(line.step_ratio, 3, "×"),
                 number(arm.trials if arm else None),
                 word(_edges(arm.edges) if arm else ""),
-                word(listed(line.hyper)),
+                prose(listed(line.hyper)),
             ]
         )
         records.append(
@@ -113,11 +113,14 @@ def comparison_table(identity: str, rows: Sequence[Comparison], title: str = "",
 
 
 def tally(rows: Sequence[Comparison]) -> str:
-    """``1 win, 3 ties, 0 losses``, and how many have one seed and so no verdict."""
-    counts = Counter(row.verdict if row.n > 1 else row.shown for row in rows)
+    """``1 win, 3 ties, 0 losses``, and how many have too few seeds for a verdict."""
+    counts = Counter("tie" if row.shown == "identical" else row.shown for row in rows)
     words = {"win": ("win", "wins"), "tie": ("tie", "ties"), "loss": ("loss", "losses")}
     told = [f"{counts[name]} {one if counts[name] == 1 else many}" for name, (one, many) in words.items()]
-    return ", ".join([*told, *([f"{counts['one seed']} with one seed"] if counts["one seed"] else [])])
+    few = counts["one seed"] + counts["not tested"]
+    if few == len(rows) > 0:
+        return "too few seeds for a test"
+    return ", ".join([*told, *([f"{few} with too few seeds for a test"] if few else [])])
 
 
 def fair_tables(outcome: Outcome) -> list[Table]:
@@ -168,7 +171,7 @@ def _arm_table(outcome: Outcome, name: str) -> Table:
         notes += [f"{arm.epochs} epochs"] if arm.epochs != outcome.registration.epochs else []
         cells.append(
             [
-                word(arm.label),
+                word(arm.label, ARMS[arm.arm].summary),
                 word(arm.family),
                 interval(arm.test),
                 Cell(f"{arm.diverged}/{len(arm.seeds)}", arm.divergence_rate),
@@ -177,8 +180,8 @@ def _arm_table(outcome: Outcome, name: str) -> Table:
                 Cell(sooner.text, sooner.ratio_low) if sooner else word(""),
                 number(arm.trials),
                 number(arm.tuning_runs),
-                word(_edges(arm.edges)),
-                word(listed(dict(arm.hyper))),
+                prose(_edges(arm.edges)),
+                prose(listed(dict(arm.hyper))),
                 prose("; ".join(notes)),
             ]
         )
@@ -270,8 +273,8 @@ def paper_table(run: PaperRun) -> Table:
                 interval(_interval_of(c), signed=True) if c else word(""),
                 verdict(c),
                 Cell(f"{row.diverged}/{row.seeds}", row.diverged / row.seeds),
-                word(", ".join(row.edges)),
-                word(listed(dict(row.hyper))),
+                prose(", ".join(row.edges)),
+                prose(listed(dict(row.hyper))),
             ]
         )
         records.append(
