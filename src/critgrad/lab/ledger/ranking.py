@@ -19,7 +19,7 @@ Group = tuple[str, str, str, str]  # task, optimizer, settings, engine
 
 
 @dataclass(frozen=True)
-class Entry:
+class RankedSetting:
     """One setting of an optimizer on a task."""
 
     task: str
@@ -33,7 +33,7 @@ class Entry:
     diverged: int
 
 
-def ranking(rows: Sequence[RowLike]) -> dict[Group, list[Entry]]:
+def ranking(rows: Sequence[RowLike]) -> dict[Group, list[RankedSetting]]:
     """The settings of each (task, optimizer, task settings, engine), best mean validation value first.
 
     Runs that replay a donor's decisions are controls and are left out. A seed counts once, probed or not.
@@ -50,7 +50,7 @@ def ranking(rows: Sequence[RowLike]) -> dict[Group, list[Entry]]:
     return {group: _ranked(group, settings) for group, settings in sorted(groups.items())}
 
 
-def _ranked(group: Group, settings: Mapping[str, Mapping[int, RowLike]]) -> list[Entry]:
+def _ranked(group: Group, settings: Mapping[str, Mapping[int, RowLike]]) -> list[RankedSetting]:
     every = [row for by_seed in settings.values() for row in by_seed.values()]
     higher = bool(every[0].summary["higher_is_better"])
     view = View(every, higher)
@@ -58,7 +58,7 @@ def _ranked(group: Group, settings: Mapping[str, Mapping[int, RowLike]]) -> list
     for hyper, by_seed in settings.items():
         rows = list(by_seed.values())
         entries.append(
-            Entry(
+            RankedSetting(
                 task=group[0],
                 optimizer=group[1],
                 hyper=json.loads(hyper),

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from ..errors import LabError
 from .page import render
-from .parts import Block, Page, Section
+from .parts import Page, PageBlock, Section
 
-__all__ = ["FORMATS", "Block", "Page", "Section", "write_page"]
+__all__ = ["FORMATS", "Page", "PageBlock", "Section", "write_page"]
 
 FORMATS = ("svg", "pdf", "png")
 

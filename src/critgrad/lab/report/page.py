@@ -14,7 +14,7 @@ from critgrad._version import __version__
 
 from ..errors import MissingPackageError
 from .figure import Figure
-from .parts import Block, Page, Section
+from .parts import Page, PageBlock, Section
 from .plotly_form import Inks, spec
 
 WEB = Path(__file__).with_name("web")
@@ -98,7 +98,7 @@ def _section(section: Section) -> str:
     return f'<section id="{section.id}"><h2>{html.escape(section.title)}</h2>{intro}{blocks}</section>'
 
 
-def _block(block: Block, folded: bool) -> str:
+def _block(block: PageBlock, folded: bool) -> str:
     parts = [f'<p class="answer">{html.escape(text)}</p>' for text in block.words]
     parts += [f'<p class="soft">{html.escape(block.intro)}</p>'] if block.intro else []
     if block.terms:

@@ -10,7 +10,7 @@ from .table import Table
 
 
 @dataclass
-class Block:
+class PageBlock:
     """A part of a section: what belongs to one task, or one experiment."""
 
     title: str = ""
@@ -29,7 +29,7 @@ class Section:
     id: str
     title: str
     intro: str = ""
-    blocks: list[Block] = field(default_factory=list)
+    blocks: list[PageBlock] = field(default_factory=list)
 
 
 @dataclass

@@ -10,7 +10,7 @@ from critgrad.lab.report.figure import Figure, FigureAxis, Points, clean, withou
 from critgrad.lab.report.outcome_figures import curve_figures
 from critgrad.lab.report.palette import LOSS, PLAIN, WIN, Style
 from critgrad.lab.report.panels import Panel
-from critgrad.lab.report.parts import Block, Section
+from critgrad.lab.report.parts import PageBlock, Section
 from critgrad.lab.stats import Comparison, Interval
 from critgrad.lab.stats.verdicts import FEWEST_SEEDS
 from critgrad.lab.words import FEWEST_FOR_INTERVAL, interval_text
@@ -45,7 +45,7 @@ def opening(outcomes: Sequence[Outcome], found: Sequence[Compared], panels: Sequ
         words.append(f"{runs} run{'' if runs == 1 else 's'}, none of them made to be compared: there is no verdict.")
     figure = _forest(rows, units) if rows else next((f for panel in panels for f in curve_figures(panel)), None)
     figures = () if figure is None else (replace(figure, id="opening"),)
-    return Section("answer", "In short", "", [Block("", "", figures=figures, words=tuple(words))])
+    return Section("answer", "In short", "", [PageBlock("", "", figures=figures, words=tuple(words))])
 
 
 def _counted(rows: Sequence[Comparison], correction: str) -> str:

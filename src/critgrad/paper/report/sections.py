@@ -18,7 +18,7 @@ from critgrad.lab.report.outcome_figures import (
     memory_figures,
 )
 from critgrad.lab.report.panels import Panel
-from critgrad.lab.report.parts import Block, Page, Section
+from critgrad.lab.report.parts import Page, PageBlock, Section
 from critgrad.lab.report.table import Cell, Table, interval, interval_record, number, word
 from critgrad.lab.words import listed
 
@@ -55,7 +55,7 @@ def build(source: AnnouncedSource) -> Page:
         verdicts.blocks.append(_fair_block(outcome))
     together = suite_table(outcomes)
     if together is not None:
-        verdicts.blocks.insert(0, Block("All tasks", "", (), (together,)))
+        verdicts.blocks.insert(0, PageBlock("All tasks", "", (), (together,)))
     for c in found:
         metric, _, _ = metric_of([row for line in c.lines for row in line.rows], c.defaults.task)
         verdicts.blocks.append(_compare_block(c, compare_table(c, metric)))
@@ -67,7 +67,7 @@ def build(source: AnnouncedSource) -> Page:
         "The paper's settings and its selection rule: the same seeds select and report. For comparison with the paper's "
         "tables only; claims rest on the fair track.",
     )
-    paper.blocks += [Block(run.panel.title, run.track.label, (), (paper_table(run),)) for run in papers]
+    paper.blocks += [PageBlock(run.panel.title, run.track.label, (), (paper_table(run),)) for run in papers]
 
     sections = [
         first,
@@ -102,7 +102,7 @@ _TARGET = (
 )
 
 
-def _fair_block(outcome: Outcome) -> Block:
+def _fair_block(outcome: Outcome) -> PageBlock:
     plan = outcome.registration
     words = [f"{outcome.standing.text[:1].upper()}{outcome.standing.text[1:]}"] if outcome.standing.registered else []
     words.append(
@@ -115,7 +115,7 @@ def _fair_block(outcome: Outcome) -> Block:
     widened = [family for family, ends in outcome.widened.items() if ends]
     if widened:
         words.append(f"learning-rate range widened for {', '.join(widened)}")
-    return Block(
+    return PageBlock(
         f"{outcome.name}, fair track",
         "; ".join(words) + ".",
         outcome.warnings,
@@ -124,7 +124,7 @@ def _fair_block(outcome: Outcome) -> Block:
     )
 
 
-def _compare_block(found: Any, table: Table) -> Block:
+def _compare_block(found: Any, table: Table) -> PageBlock:
     seeds = ", ".join(f"{count} seeds ({family})" for family, count in found.seeds.items())
     if len(set(found.seeds.values())) == 1:
         seeds = f"{next(iter(found.seeds.values()))} seeds"
@@ -135,10 +135,10 @@ def _compare_block(found: Any, table: Table) -> Block:
     states = {str(row.summary.get("data_state")) for line in found.lines for row in line.rows}
     warnings += tuple(f"the data is {state}" for state in sorted(states) if state != "whole")
     terms = terms_of([(line.arm, line.label) for line in found.lines])
-    return Block(f"{found.defaults.task}, compare", intro, warnings, (table,), terms=terms)
+    return PageBlock(f"{found.defaults.task}, compare", intro, warnings, (table,), terms=terms)
 
 
-def _runs_block(panel: Panel, tried: int) -> Block:
+def _runs_block(panel: Panel, tried: int) -> PageBlock:
     heads = (
         ("optimizer", ""),
         ("hyper-parameters", ""),
@@ -177,7 +177,7 @@ def _runs_block(panel: Panel, tried: int) -> Block:
     states = {str(row.summary.get("data_state")) for arm in panel.arms for row in arm.rows}
     warnings = tuple(f"the data is {state}" for state in sorted(states) if state != "whole")
     intro = f"{_count(tried, 'setting')}. " + " ".join(panel.notes)
-    return Block(panel.title, intro, warnings, (Table(slug("table-runs", panel.title), heads, cells, records),))
+    return PageBlock(panel.title, intro, warnings, (Table(slug("table-runs", panel.title), heads, cells, records),))
 
 
 def _figure_section(
@@ -189,10 +189,10 @@ def _figure_section(
     flat: bool = False,
 ) -> Section:
     found = [(panel, draw(panel)) for panel in panels]
-    blocks = [Block(panel.title, "", (), (), tuple(figures)) for panel, figures in found if figures]
+    blocks = [PageBlock(panel.title, "", (), (), tuple(figures)) for panel, figures in found if figures]
     if flat and 1 < len(blocks) <= 6:
         # Few bars each: side by side; their own titles say which is which.
-        blocks = [Block("", "", (), (), tuple(figure for block in blocks for figure in block.figures))]
+        blocks = [PageBlock("", "", (), (), tuple(figure for block in blocks for figure in block.figures))]
     return Section(identity, title, intro, blocks)
 
 
@@ -218,7 +218,7 @@ def _decompositions(fair: Sequence[tuple[Outcome, Panel | None]]) -> Section:
         name = slug("table-decompose", outcome.task, outcome.registration.hash[:8])
         table = Table(name, heads, cells, records, "Effects", folded=True)
         figures = decomposition_figures(panel.title, panel.metric, panel.unit, outcome.decompositions)
-        section.blocks.append(Block(panel.title, "", (), (table,), tuple(figures)))
+        section.blocks.append(PageBlock(panel.title, "", (), (table,), tuple(figures)))
     return section
 
 
@@ -257,7 +257,7 @@ def _analyses(source: AnnouncedSource) -> tuple[dict[str, Section], dict[str, li
                     data = analysis.collect(task, members)
                 except (ArithmeticError, LookupError, TypeError, ValueError) as error:
                     message = f"{name} on {where} could not be drawn from {len(members)} runs: {error}"
-                    section.blocks.append(Block(where, "", (message,)))
+                    section.blocks.append(PageBlock(where, "", (message,)))
                     continue
                 states = sorted({str(row.summary.get("data_state")) for row in members} - {"whole"})
                 _draw(section, kept, name, task, where, data, tuple(f"the data is {state}" for state in states))
@@ -295,7 +295,7 @@ def _draw(
     drawn = DRAW[name](data, where)
     kept.setdefault(name, []).append({"task": task, "where": where, "data": dict(data)})
     if drawn.figures or drawn.tables:
-        section.blocks.append(Block(where, "", warnings, drawn.tables, drawn.figures))
+        section.blocks.append(PageBlock(where, "", warnings, drawn.tables, drawn.figures))
 
 
 # -- costs, provenance -------------------------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ def _draw(
 def _costs(panels: Sequence[Panel]) -> Section:
     table = provenance.cost_table(panels)
     intro = "Times come from single runs of the fair track's timing and of the other tracks; bank runs carry none."
-    return Section("cost", "Cost", intro, [Block("", "", (), (table,))] if table else [])
+    return Section("cost", "Cost", intro, [PageBlock("", "", (), (table,))] if table else [])
 
 
 def _provenance(source: AnnouncedSource, outcomes: Sequence[Outcome]) -> Section:
@@ -318,7 +318,7 @@ def _provenance(source: AnnouncedSource, outcomes: Sequence[Outcome]) -> Section
         provenance.command_table(source),
     ]
     tables = tuple(table for table in found if table is not None and table.cells)
-    return Section("provenance", "Provenance", "", [Block("", "", (), tables)] if tables else [])
+    return Section("provenance", "Provenance", "", [PageBlock("", "", (), tables)] if tables else [])
 
 
 def _facts(source: AnnouncedSource, outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:

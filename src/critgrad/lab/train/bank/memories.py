@@ -29,7 +29,7 @@ BLOCK = 1 << 16
 
 
 @dataclass
-class Aggregation:
+class BankAggregation:
     """Memories with the same aggregation."""
 
     aggr: str
@@ -135,11 +135,13 @@ class Memories(Selection):
         total.index_copy_(1, columns, self.by_model.index_select(2, columns).sum(1))
 
 
-def _aggregations(options: Sequence[Mapping[str, Any]], device: torch.device) -> list[Aggregation]:
+def _aggregations(options: Sequence[Mapping[str, Any]], device: torch.device) -> list[BankAggregation]:
     groups: dict[str, list[int]] = {}
     for i, o in enumerate(options):
         groups.setdefault(o["aggr"], []).append(i)
     return [
-        Aggregation(aggr, Rows(rows, device), column([options[i]["kappa"] for i in rows], torch.float64, device)[:, 0])
+        BankAggregation(
+            aggr, Rows(rows, device), column([options[i]["kappa"] for i in rows], torch.float64, device)[:, 0]
+        )
         for aggr, rows in groups.items()
     ]
