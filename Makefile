@@ -87,7 +87,7 @@ docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 results: $(READY)
-	$(BIN)/python -m critgrad.lab.results_page results/*.db.xz --out docs/results.md
+	$(BIN)/python -m critgrad.paper.results_page results/*.db.xz --out docs/results.md
 
 # In no comparison: what was withdrawn, searches and the tasks they chose, runs that only show that a task trains.
 NOT_IN_SUITE := withdrawn search every-task rare-tasks

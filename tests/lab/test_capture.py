@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from critgrad.lab import capture
-from critgrad.lab import train as engine
-from critgrad.lab.capture import StaticStep, recorder_for, set_capturable
-from critgrad.lab.spec import Trial
-from critgrad.lab.train import train
+from critgrad.lab.run.spec import Trial
+from critgrad.lab.train import capture
+from critgrad.lab.train import loop as engine
+from critgrad.lab.train.capture import StaticStep, recorder_for, set_capturable
+from critgrad.lab.train.loop import train
 
 FEW = 5  # eager steps at the start of these runs
 

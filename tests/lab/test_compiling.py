@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from critgrad.lab import compiling
-from critgrad.lab.spec import Trial
-from critgrad.lab.train import new_model, problem_for, train
+from critgrad.lab.run.spec import Trial
+from critgrad.lab.train import compiling
+from critgrad.lab.train.loop import new_model, problem_for, train
 
 TRIAL = Trial("cifar100-convnet@tiny", "Adam_F", {"lr": 1e-3}, settings={"epochs": 1, "dropout": 0.0, "dropout2d": 0.0})
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from critgrad.lab.bank import run_bank
-from critgrad.lab.precision import at_its_precision, tf32_allowed
-from critgrad.lab.spec import Trial
+from critgrad.lab.run.spec import Trial
 from critgrad.lab.tasks import TASKS, task_of
-from critgrad.lab.train import train
+from critgrad.lab.train.bank import run_bank
+from critgrad.lab.train.loop import train
+from critgrad.lab.train.precision import at_its_precision, tf32_allowed
 
 TORCHS_OWN = (False, True)
 

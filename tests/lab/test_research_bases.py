@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from critgrad.lab.bases import ScheduleFree, learnt
-from critgrad.lab.bases.muon import RMS, Muon, orthogonalised
-from critgrad.lab.optimizers import REGISTRY, RESEARCH, STARTING_LR
-from critgrad.lab.spec import Trial
+from critgrad.lab.run.spec import Trial
 from critgrad.lab.tasks.base import SummingProblem
-from critgrad.lab.train import train
+from critgrad.lab.train.bases import ScheduleFree, learnt
+from critgrad.lab.train.bases.muon import RMS, Muon, orthogonalised
+from critgrad.lab.train.loop import train
+from critgrad.lab.train.optimizers import RESEARCH, STARTING_LR, TRAINED
 
 
 @pytest.mark.parametrize("shape", [(4, 9), (9, 4), (6, 6), (1, 5)])
@@ -87,7 +87,7 @@ def test_they_train_resume_and_carry_a_memory(name, tmp_path):
 
 
 def test_every_family_has_a_learning_rate_to_start_from():
-    assert set(STARTING_LR) == {recipe.family for recipe in REGISTRY.values()}
+    assert set(STARTING_LR) == {recipe.family for recipe in TRAINED.values()}
 
 
 @pytest.mark.parametrize("name", ["ScheduleFree", "ScheduleFree_F"])

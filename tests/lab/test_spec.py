@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from critgrad.lab.results import dumps, provenance
-from critgrad.lab.spec import SCHEMA, Trial, content_hash
-from critgrad.lab.streams import global_stream, stream, stream_seed
+from critgrad.lab.run.results import dumps, provenance
+from critgrad.lab.run.spec import SCHEMA, Trial, content_hash
+from critgrad.lab.train.streams import global_stream, stream, stream_seed
 from critgrad.lab.words import default_device, listed, pairs, value_of
 
 TRIAL = Trial("digits-mlp", "Adam_C", {"lr": 0.01, "topC": 5}, 3, {"epochs": 2}, probe=("memory",))

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from critgrad.lab import train as engine
-from critgrad.lab.spec import Trial
+from critgrad.lab.run.spec import Trial
 from critgrad.lab.tasks import TASKS, problem_of
-from critgrad.lab.train import train
+from critgrad.lab.train import loop as engine
+from critgrad.lab.train.loop import train
 
 # The metric that each synthetic twin must at least reach with Adam, well beyond chance; chance in the comments.
 REACHED = {

@@ -1,5 +1,9 @@
-"""Experiments with critical gradients: tasks, fair comparisons, tables.
+"""Experiments with optimizers: tasks, training, a ledger of every run, statistics, a report.
 
-The lab uses the public API as any user would. It needs numpy, which the library itself does not:
-``pip install critgrad[lab]``.
+The lab uses the public API as any user would, and knows nothing of the paper's study (``critgrad.paper``), which stands on
+top of it. It needs numpy, which the library itself does not: ``pip install critgrad[lab]``.
 """
+
+from .moved import install
+
+install()

@@ -1,49 +1,23 @@
-"""What the commands do, without a word about how it is shown: both front ends call these."""
+"""What the commands do that know nothing of the paper: ledgers, data, lists of what there is, the playground.
+
+Each takes the parsed command line and returns an exit code.
+"""
 
 from __future__ import annotations
 
-import sqlite3
-import time
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .coordinator import Event, Outcome, in_shard, run_jobs
-from .data import DATASETS
-from .executors import KeptExecutor
-from .ledger import Ledger, LedgerError, Planned, Role
-from .optimizers import FAMILIES, UnknownOptimizerError, recipe_of
-from .protocol import Registration, chosen_hyper, fair, paper_best, paper_grid, record
-from .protocol.tracks import Fair, PaperTrack
-from .results import Result
-from .search import SearchTrack
-from .search import find as find_search
-from .spec import Trial
-from .tasks import TASKS, task_of
-from .train import OnEpoch, OnStep, train
+from .errors import LabError
+from .screen.console import prose, say, show, table
+from .words import listed
 
-OnEvent = Callable[[Event], None]
-TIMING = "analysis:timing"  # the purpose of runs that are made for their times
-TRACKS = ("paper-best", "paper-grid", "fair")
-
-# What a user can put right is told in one line; everything else is a defect and keeps its traceback.
-EXPECTED = (
-    *(ValueError, TypeError, FileNotFoundError, FileExistsError, PermissionError, ImportError),
-    *(sqlite3.Error, LedgerError),
-)
-# A value of -o that does not exist ends as an option that does not: with the code of a wrong command line.
-_EXIT_CODES: dict[type[BaseException], int] = {UnknownOptimizerError: 2}
-
-# An optimizer's arguments that are real numbers: lr=1 and lr=1.0 are the same run and must have the same key.
-_REAL = frozenset(
-    ("lr", "decay", "kappa", "rho", "momentum", "dampening", "alpha", "beta1", "beta2", "eps", "weight_decay")
-)
-
-
-def exit_code(error: BaseException) -> int:
-    """What a command ends with after one of the ``EXPECTED`` errors."""
-    return _EXIT_CODES.get(type(error), 1)
+if TYPE_CHECKING:
+    from .ledger import Ledger
+    from .tasks import Task
+    from .tasks.data import FileStatus
 
 
 def checkpoint_folder(ledger: Path) -> Path:
@@ -51,264 +25,151 @@ def checkpoint_folder(ledger: Path) -> Path:
     return ledger.with_name(ledger.stem + ".checkpoints")
 
 
-def one_trial(task: str, optimizer: str, hyper: Mapping[str, Any], seed: int, settings: Mapping[str, Any]) -> Trial:
-    """The trial of ``critgrad train``: what is not given is ``chosen_hyper``; a memory is looked into."""
-    task_of(task, settings)  # an unknown name is an error before anything is said
-    probe = ("memory",) if recipe_of(optimizer).has_memory else ()
-    values = {**chosen_hyper(task, optimizer), **hyper}
-    whole = [name for name in _REAL & set(values) if type(values[name]) is int]
-    return Trial(task, optimizer, values | {name: float(values[name]) for name in whole}, seed, settings, probe=probe)
+# -- ledgers -----------------------------------------------------------------------------------------------------------
 
 
-def train_once(
-    trial: Trial,
-    book: Ledger,
-    *,
-    device: str,
-    checkpoint: Path,
-    resume: bool,
-    on_epoch: OnEpoch | None = None,
-    on_step: OnStep | None = None,
-) -> Result:
-    """Run a trial, write it to the ledger, and only then remove its checkpoint."""
-    if not resume:
-        checkpoint.unlink(missing_ok=True)
-    result = train(trial, device=device, checkpoint=checkpoint, on_epoch=on_epoch, on_step=on_step)
-    book.add(trial, result, (Role("train", recipe_of(trial.optimizer).family, trial.optimizer, "report"),))
-    checkpoint.unlink(missing_ok=True)
-    return result
+def status(args: Namespace) -> int:
+    """What is done, running and failed."""
+    from .ledger import Ledger
+    from .run.status import status as read
+    from .screen.progress import duration
+
+    with Ledger.open(args.ledger) as book:
+        found = read(book)
+    numbers = ("done", "running", "failed")
+    made = table(str(args.ledger), "task", "track", "arm", *numbers, right=numbers)
+    for row in found.lines:
+        made.add_row(row.task, row.track, row.arm, str(row.done), str(row.running), str(row.failed))
+    made.put()
+    if found.progress is not None:
+        say(f"now: {found.progress.done}/{found.progress.total}, {duration(found.progress.eta)} to go")
+    for entry in found.running:
+        t = entry.trial
+        say(f"running: {t.task} {t.optimizer} seed {t.seed} ({entry.worker})")
+    if found.stale:
+        say(f"{len(found.stale)} trials were running when their process ended: the next sweep runs them again")
+    if not found.lines:
+        say("no runs yet")
+    return 0
 
 
-def make_track(
-    task: str,
-    track: str,
-    *,
-    trials: int | None = None,
-    seeds: int | None = None,
-    engine: str | None = None,
-    settings: Mapping[str, Any] | None = None,
-    registration: Registration | None = None,
-) -> Fair | PaperTrack:
-    """A track by its name. ``trials``, ``seeds`` and ``engine`` override what it would take."""
-    for name, value in (("trials", trials), ("seeds", seeds)):
-        if value is not None and value < 1:
-            raise ValueError(f"Invalid {name}: {value}, expected an int >= 1")
-    task_of(task.partition("+")[0], settings)
-    if track == "fair":
-        if settings:
-            raise ValueError(
-                "Invalid --set with --track fair: the registration file holds the settings; change it there"
+def best(args: Namespace) -> int:
+    """The best hyper-parameters of every optimizer, by mean validation over the seeds there are."""
+    from .ledger import Ledger
+    from .ledger.ranking import ranking
+
+    if args.count < 1:
+        raise LabError(f"Invalid -n: {args.count}, expected an int >= 1")
+    with Ledger.open(args.ledger) as book:
+        ranked = ranking(book.rows(task=args.task, track=args.track))
+    if not ranked:
+        say("no finished runs" + "".join(f" of {name}" for name in (args.task, args.track) if name))
+        return 0
+    numbers = ("seeds", "valid", "test")
+    made = table(None, "task", "optimizer", "hyper-parameters", *numbers, right=numbers)
+    for entries in ranked.values():
+        for entry in entries[: args.count]:
+            name = entry.task + "".join(f" {key}={value}" for key, value in entry.settings.items())
+            made.add_row(
+                name, entry.optimizer, listed(entry.hyper), str(entry.seeds), show(entry.valid), show(entry.test)
             )
-        made = fair(registration or task, trials=trials, engine=engine)
-        _check_bank(made.task, made.registration.engine)
-        if seeds is not None:
-            made = fair(made.registration, seeds=_fresh(made.registration, seeds))
-        return made
-    chosen: dict[str, Any] = {"settings": dict(settings or {})}
-    if seeds is not None:
-        chosen["seeds"] = tuple(range(seeds))
-    if engine is not None:
-        _check_bank(task, engine)
-        chosen["engine"] = engine
-    if track == "paper-best":
-        if trials is not None:
-            raise ValueError("Invalid --trials with --track paper-best: it has one setting of each optimizer")
-        return paper_best(task, **chosen)
-    if track == "paper-grid":
-        return paper_grid(task, **chosen, trials=trials)
-    raise ValueError(f"Invalid track: {track!r}, expected one of {', '.join(TRACKS)}")
+    made.put()
+    prose("\nChosen and shown on the same seeds: for a comparison use the fair track.")
+    return 0
 
 
-def _check_bank(task: str, engine: str) -> None:
-    """An error before anything runs, where each run would fail with it."""
-    if engine == "bank" and not task_of(task).bankable:
-        raise ValueError(f"Invalid task for a bank: {task}, it cannot be run there; use --engine single")
+def merge(args: Namespace, afterwards: Callable[[Ledger], None] | None = None) -> int:
+    """Put the rows of several ledgers into one; the same trial is kept once."""
+    from .ledger.merge import merge as run
+
+    form = {"compact": args.compact, "curves": args.curves, "tasks": args.task or None}
+    say(run(args.target, args.sources, salvage=args.salvage, afterwards=afterwards, **form).text)
+    return 0
 
 
-def _fresh(registration: Registration, seeds: int) -> tuple[int, ...]:
-    """So many report seeds: the registration's, and the next ones where it has fewer."""
-    known = registration.report_seeds[:seeds]
-    return (*known, *range(max(known) + 1, max(known) + 1 + seeds - len(known)))
+def export(args: Namespace) -> int:
+    """Write one line per run as CSV or Parquet."""
+    from .ledger import Ledger
+    from .ledger.export import export as run
+
+    with Ledger.open(args.ledger) as book:
+        count = run(book, args.out)
+    say(f"{count} runs in {args.out}")
+    return 0
 
 
-def family_names(text: str | None) -> tuple[str, ...] | None:
-    """``SGD,Adam`` as names; ``None`` for all.
-
-    >>> family_names("SGD, Adam")
-    ('SGD', 'Adam')
-    """
-    if not text:
-        return None
-    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    for name in names:
-        if name not in FAMILIES:
-            raise ValueError(f"Invalid family: {name!r}, expected some of {', '.join(FAMILIES)}")
-    return names
+# -- what there is -----------------------------------------------------------------------------------------------------
 
 
-def families_only(planned: Sequence[Planned], families: Sequence[str] | None) -> list[Planned]:
-    """What serves one of these families."""
-    if not families:
-        return list(planned)
-    return [item for item in planned if any(role.family in families for role in item.roles)]
+def tasks(args: Namespace) -> int:
+    """List the tasks: the paper's, and ours."""
+    from .tasks import TASKS
+
+    if args.long:
+        for task in TASKS.values():
+            _print_long(task)
+        return 0
+    made = table(None, "task", "what it is", "metric")
+    for task in TASKS.values():
+        made.add_row(task.name, task.summary, task.metric.name)
+    made.put()
+    variants = [f"{task.name}@{name}" for task in TASKS.values() for name in task.variants]
+    banks = [task.name for task in TASKS.values() if task.bankable]
+    prose(f"\nVariants: {', '.join(variants)}; NAME@tiny is a small synthetic twin of each.")
+    prose(f"For --engine bank: {', '.join(banks)}.\n--long tells every setting.")
+    return 0
 
 
-def make_search(
-    task: str, name: str, *, confirm: bool = False, families: str | None = None
-) -> tuple[SearchTrack, tuple[str, ...] | None]:
-    """A search on a task, and the families of it that were asked for (with commas; ``None``: all)."""
-    task_of(task)
-    track = SearchTrack(find_search(name, task), confirm)
-    chosen = tuple(dict.fromkeys(part.strip() for part in (families or "").split(",") if part.strip()))
-    for family in chosen:
-        if family not in track.search.families:
-            raise ValueError(f"Invalid family: {family!r}, expected some of {', '.join(track.search.families)}")
-    return track, chosen or None
+def _print_long(task: Task) -> None:
+    clip = "none" if task.clip is None else f"{task.clip:g}"
+    variants = "; ".join(f"@{name}: {_pairs(_changes(task, values))}" for name, values in task.variants.items())
+    lines = [
+        f"data {task.dataset}; metric {task.metric.name}; batch {task.batch_size}; epochs {task.epochs}; "
+        f"clip {clip}; weight decay {task.weight_decay:g}; engines single{' and bank' if task.bankable else ''}",
+        f"options: {_pairs(task.options)}",
+    ]
+    lines += [f"variants: {variants}"] if variants else []
+    lines += [f"in the paper's tables: {task.paper}"] if task.paper else []
+    lines += [f"differs: {task.differs}"] if task.differs else []
+    say(f"{task.name}  {task.summary}", "bold")
+    for line in lines:
+        prose(line, 4)
+    say("")
 
 
-def sweep(
-    track: Fair | PaperTrack | SearchTrack,
-    book: Ledger,
-    *,
-    shard: tuple[int, int] = (1, 1),
-    families: Sequence[str] | None = None,
-    seconds: float | None = None,
-    untimed: bool = False,
-    on_event: OnEvent | None = None,
-    kept: KeptExecutor | None = None,
-    **jobs: Any,
-) -> Outcome:
-    """Plan, run, plan again, until nothing is left. ``jobs`` goes to ``run_jobs``; ``kept`` has workers of an earlier sweep.
-
-    With shards the first stage alone can be split: what follows depends on rows that other shards have. ``seconds`` starts
-    no job that would not be done by then, judged by the longest so far. ``untimed`` leaves the timed runs, and what waits
-    for them, to a later sweep that has the machine to itself. ``failed`` counts what has failed before, too, and keeps the
-    track from its end.
-    """
-    if isinstance(track, (Fair, SearchTrack)):
-        record(book, track.registration)
-    began = time.monotonic()
-    before = _done_before(track, book, shard, families)
-    done, interrupted, longest = 0, False, 0.0
-
-    def wanted() -> tuple[list[Planned], int]:
-        """The shard's runs of the next round, and how many more have failed before and are left alone."""
-        mine = [item for item in families_only(track.plan(book), families) if in_shard(item.trial.key, *shard)]
-        known = set() if jobs.get("retry_failed") else book.failed(item.trial.key for item in mine)
-        return [item for item in mine if item.trial.key not in known], len(known)
-
-    def is_timed(item: Planned) -> bool:
-        return any(role.purpose == TIMING for role in item.roles)
-
-    todo, failed = wanted()
-    now = [item for item in todo if not (untimed and is_timed(item))]
-    own = kept is None
-    kept = kept or KeptExecutor()
-    try:
-        while now and not interrupted and not (seconds is not None and time.monotonic() - began > seconds):
-            # Runs that are timed must not share the machine: first they, one after the other, then the rest in a new round.
-            timed = [item for item in now if is_timed(item)]
-            if timed:
-                kept.close()
-            alone = {"workers": 1, "eager": True} if timed else {"kept": kept}
-            left = None if seconds is None else max(0.0, seconds - (time.monotonic() - began))
-            limits = {"seconds": left, "longest": longest}
-            outcome = run_jobs(timed or now, book, on_event=on_event, **{**jobs, **alone, **limits})
-            longest = outcome.longest
-            done, interrupted = done + outcome.done, outcome.interrupted
-            jobs["retry_failed"] = False  # once, not for ever
-            todo, failed = wanted()
-            now = [item for item in todo if not (untimed and is_timed(item))]
-            if outcome.done + outcome.failed == 0 or (seconds is not None and outcome.remaining):
-                break
-    finally:
-        if own:
-            kept.close()
-    return Outcome(done, failed, before, len(todo), time.monotonic() - began, interrupted)
+def _changes(task: Task, variant: Mapping[str, Any]) -> dict[str, Any]:
+    """What a variant sets otherwise. How its class of problem works is what ``differs`` tells."""
+    plain = {name: value for name, value in variant.items() if name not in ("problem", "options")}
+    options = variant.get("options", {})
+    own = {name: value for name, value in options.items() if name not in task.options or task.options[name] != value}
+    return {**plain, **own}
 
 
-def _done_before(
-    track: Fair | PaperTrack | SearchTrack, book: Ledger, shard: tuple[int, int], families: Sequence[str] | None
-) -> int:
-    """Runs of the track that the ledger has already."""
-    rows = book.rows(task=track.task, track=track.name)
-    if isinstance(track, (Fair, SearchTrack)):
-        mine = {row.key for row in rows if row.trial.registration == track.registration.hash}
-    else:
-        mine = {trial.key for setting in track.settings for trial in track.trials(setting)}
-    return sum(
-        row.key in mine
-        and in_shard(row.key, *shard)
-        and (not families or any(role.family in families for role in row.roles))
-        for row in rows
-    )
+def _pairs(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={getattr(value, 'name', value)}" for name, value in values.items())
 
 
-@dataclass(frozen=True)
-class Analysed:
-    """What an analysis gave. ``missing`` runs have failed or were not reached: the numbers are without them."""
+def optimizers(args: Namespace, starred: Sequence[str] = (), star: str = "") -> int:
+    """List the optimizers, the memory's policies and its aggregations; some with a star, and what it says."""
+    from critgrad.memory.options import AGGREGATIONS
+    from critgrad.memory.policies import POLICIES
 
-    data: dict[str, Any]
-    missing: int = 0
-    failed: int = 0  # of the missing ones, now or before
-    outcome: Outcome | None = None  # of the runs that were made now
+    from .train.optimizers import OPTIMIZERS, TRAINED
 
-    @property
-    def lacking(self) -> str:
-        """What is missing, and what to do about it; empty when nothing is."""
-        waiting = self.missing - self.failed
-        parts = [f"{waiting} runs are still to be made: the same command goes on with them"] if waiting else []
-        parts += [f"{self.failed} runs have failed: --retry runs them once more"] if self.failed else []
-        return "; ".join(parts)
-
-
-def analyze(
-    name: str,
-    task: str | None,
-    options: Any,
-    book: Ledger,
-    *,
-    on_event: OnEvent | None = None,
-    workers: int | None = None,
-    kept: KeptExecutor | None = None,
-    **jobs: Any,
-) -> Analysed:
-    """Run what an analysis lacks and collect its numbers. ``options`` is an ``analyses.Options``; ``jobs``, ``kept`` as in
-    ``sweep``.
-    """
-    from .analyses import ANALYSES
-
-    if name not in ANALYSES:
-        raise ValueError(f"Invalid analysis: {name!r}, expected one of {', '.join([*ANALYSES, 'decompose'])}")
-    analysis = ANALYSES[name]
-    where = task or analysis.tasks[0]
-    task_of(where, options.settings)
-    if analysis.measure is not None:
-        data = analysis.measure(where)
-        book.put_analysis(name, where, "", data, {}, [])
-        return Analysed(data)
-    keys = {item.trial.key for item in analysis.trials(where, options)}
-    _check_bank(where, options.engine)
-    planned = analysis.plan(book, where, options)
-    outcome = None
-    if planned:
-        # Runs that are timed must not share the machine with one another.
-        workers = 1 if analysis.timed and workers is None else workers
-        if analysis.timed and kept is not None:
-            kept.close()
-            kept = None
-        outcome = run_jobs(planned, book, on_event=on_event, workers=workers, eager=analysis.timed, kept=kept, **jobs)
-    # Runs of other settings may stand beside these: they belong to other figures.
-    rows = [row for row in analysis.rows(book, where) if row.key in keys]
-    data = analysis.collect(where, rows) if rows else {}
-    return Analysed(data, len(keys) - len(rows), len(book.failed(keys)), outcome)
+    made = table(None, "optimizer", "family", "role", "arguments", "what it is")
+    for recipe in OPTIMIZERS.values():
+        mark = " *" if recipe.name in starred else ""
+        made.add_row(recipe.name + mark, recipe.family, recipe.role, _pairs(recipe.defaults), recipe.summary)
+    made.put()
+    prose(f"\n{star}Every argument is an option: --opt NAME=VALUE.")
+    tried = [name for name in TRAINED if name not in OPTIMIZERS]
+    prose("Being tried, and taken by critgrad train, too: " + ", ".join(tried))
+    prose("policy: " + ", ".join(POLICIES))
+    prose("aggr: " + ", ".join(AGGREGATIONS))
+    return 0
 
 
-def is_timed(name: str) -> bool:
-    """Whether an analysis is made for its times: then one run after the other, unless it is told otherwise."""
-    from .analyses import ANALYSES
-
-    return name in ANALYSES and ANALYSES[name].timed
+# -- data --------------------------------------------------------------------------------------------------------------
 
 
 def dataset_of(name: str) -> str:
@@ -317,21 +178,95 @@ def dataset_of(name: str) -> str:
     >>> dataset_of("ptb-lstm@tiny"), dataset_of("noise@0.3")
     ('ptb@tiny', 'noise@0.3')
     """
+    from .tasks import TASKS, task_of
+    from .tasks.data import DATASETS
+
     plain = name.split("@")[0]
     if plain in TASKS:
         return task_of(name).dataset
     if plain in DATASETS:
         return name
-    raise ValueError(f"Invalid name: {name!r}, expected a task or one of the data sets {', '.join(DATASETS)}")
+    raise LabError(f"Invalid name: {name!r}, expected a task or one of the data sets {', '.join(DATASETS)}")
 
 
-def parse_shard(text: str) -> tuple[int, int]:
-    """``2/4``: the second of four.
+def data_list(args: Namespace) -> int:
+    """List the data sets: whether they are here, their state and licence."""
+    from .tasks.data import DATASETS, presence
 
-    >>> parse_shard("2/4")
-    (2, 4)
-    """
-    first, slash, second = text.partition("/")
-    if not slash or not first.isdigit() or not second.isdigit() or not 1 <= int(first) <= int(second):
-        raise ValueError(f"Invalid shard: {text!r}, expected i/n with 1 <= i <= n")
-    return int(first), int(second)
+    made = table(None, "data set", "here", "state", "what it is", "licence")
+    for record in DATASETS.values():
+        made.add_row(record.name, presence(record.name), record.state, record.summary, record.licence)
+    made.put()
+    prose(
+        "\nhere: download means at first use, or by critgrad data fetch NAME; critgrad data check NAME tells where to put "
+        "what is not here."
+    )
+    return 0
+
+
+def data_check(args: Namespace) -> int:
+    """Look for every file, and compare its sha256; fails where one is corrupt, or missing of the NAME asked for."""
+    from .tasks.data import DATASETS, check
+
+    if args.name is not None:
+        dataset = dataset_of(args.name)
+        found = check(dataset)
+        for file in found:
+            say(f"{file.status:8}{file.path}" + (f"\n        {file.detail}" if file.detail != file.path else ""))
+        if not found:
+            say(f"ok      {dataset} needs no file")
+    else:
+        # One line each: what is missing is told at length for the one that is asked for.
+        made = table(None, "data set", "state", "files", "where")
+        found = ()
+        for dataset in DATASETS:
+            files = check(dataset)
+            found += files
+            made.add_row(dataset, *_checked(files))
+        made.put()
+        prose("\ncritgrad data check NAME tells what is missing and where to put it.")
+    # Few have all the data there is: what is missing counts where it was asked for.
+    bad = ("corrupt",) if args.name is None else ("corrupt", "missing")
+    return int(any(file.status in bad for file in found))
+
+
+def _checked(files: Sequence[FileStatus]) -> tuple[str, str, str]:
+    """State, number of files, and the folder of a data set in one line."""
+    if not files:
+        return "ok", "none", "computed, or in the package"
+    bad = {state: sum(file.status == state for file in files) for state in ("corrupt", "missing")}
+    there = [file for file in files if file.status == "ok"]
+    state = ", ".join(f"{count} {word}" for word, count in bad.items() if count) or "ok"
+    place = Path(there[0].detail.removeprefix("prepared file ")).parent if there else ""
+    return state, f"{len(there)} of {len(files)}", str(place)
+
+
+def data_fetch(args: Namespace) -> int:
+    """Download what is missing, where a download exists."""
+    from .tasks.data import fetch
+
+    paths = fetch(dataset_of(args.name))
+    for path in paths:
+        say(str(path))
+    if not paths:
+        say(f"{dataset_of(args.name)} needs no file")
+    return 0
+
+
+def data_prepare(args: Namespace) -> int:
+    """Write one compact npz, all that a machine without the raw files needs (in CRITGRAD_DATA)."""
+    from .tasks.data import prepare
+
+    say(str(prepare(dataset_of(args.name), args.out)))
+    return 0
+
+
+# -- to look at --------------------------------------------------------------------------------------------------------
+
+
+def playground(args: Namespace) -> int:
+    """Watch two optimizers and their memories on a loss surface, in a browser."""
+    from .playground import main
+
+    main(out=args.out, open_browser=args.open, echo=say)
+    return 0

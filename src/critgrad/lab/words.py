@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
+
+from .errors import LabError
 
 
 def pairs(items: Sequence[str], what: str) -> dict[str, Any]:
@@ -13,7 +15,7 @@ def pairs(items: Sequence[str], what: str) -> dict[str, Any]:
     for item in items:
         name, equals, text = item.partition("=")
         if not equals or not name:
-            raise ValueError(f"Invalid {what}: {item!r}, expected NAME=VALUE")
+            raise LabError(f"Invalid {what}: {item!r}, expected NAME=VALUE")
         out[name] = value_of(text)
     return out
 
@@ -59,9 +61,9 @@ def default_device(device: str) -> str:
     try:
         kind = torch.device(device)
     except RuntimeError:
-        raise ValueError(f"Invalid device: {device!r}, expected auto, cpu, cuda or cuda:N") from None
+        raise LabError(f"Invalid device: {device!r}, expected auto, cpu, cuda or cuda:N") from None
     if kind.type == "cuda" and not (kind.index or 0) < torch.cuda.device_count():
-        raise ValueError(f"Invalid device: {device!r}, torch sees {torch.cuda.device_count()} CUDA devices here")
+        raise LabError(f"Invalid device: {device!r}, torch sees {torch.cuda.device_count()} CUDA devices here")
     return device
 
 
@@ -86,10 +88,47 @@ def without_noise(half: float, mean: float) -> float:
     return 0.0 if half <= max(_LEAST, _NOISE * abs(mean)) else half
 
 
-def places_without_width(mean: float) -> int:
-    """Places behind the point of a mean whose interval has no width: two, or as many as show two of its digits.
+FEWEST_FOR_INTERVAL = 3  # with two values a t-interval is thirteen standard errors wide, and says nothing
 
-    >>> places_without_width(98.3), places_without_width(0.0), places_without_width(0.0123)
-    (2, 2, 3)
+
+class MeanInterval(Protocol):
+    """A mean of ``n`` values with its interval (``stats.Interval``)."""
+
+    @property
+    def mean(self) -> float: ...
+    @property
+    def n(self) -> int: ...
+    @property
+    def half_width(self) -> float: ...
+
+
+def fixed(value: float, places: int, sign: str = "") -> str:
+    """A number with so many places; zero has no sign.
+
+    >>> fixed(-0.001, 2, "+"), fixed(2.5, 1, "+")
+    ('0.00', '+2.5')
     """
-    return max(2, decimals(abs(mean))) if abs(mean) > _LEAST else 2
+    rounded = round(value, places) + 0.0  # no "-0.00" in a table
+    return f"{rounded:{sign if rounded else ''}.{places}f}"
+
+
+def interval_text(found: MeanInterval, sign: str = "", fewest: int = FEWEST_FOR_INTERVAL) -> str:
+    """``92.271 ± 0.056``: the one way in which intervals are written, with as many places as their width supports.
+
+    The mean alone where fewer than ``fewest`` values stand behind it, and a dash for none.
+
+    >>> from critgrad.lab.stats import Interval
+    >>> interval_text(Interval(92.2713, 92.215, 92.327, 20)), interval_text(Interval(0.5, -0.1, 1.1, 20), "+")
+    ('92.271 ± 0.056', '+0.50 ± 0.60')
+    >>> interval_text(Interval(1e4, 1e4, 1e4, 3)), interval_text(Interval(77.0, -190.0, 344.0, 2), "+")
+    ('10000 ± 0', '+77')
+    """
+    half = without_noise(found.half_width, found.mean)
+    if not math.isfinite(found.mean):
+        return "-"
+    if not math.isfinite(half) or found.n < fewest:
+        return f"{found.mean:{sign}.4g}"
+    if half == 0:  # the same runs, or runs that all ended at the worst value
+        return "0 (the same runs)" if abs(found.mean) <= _LEAST else f"{found.mean:{sign}.6g} ± 0"
+    places = decimals(half)
+    return f"{fixed(found.mean, places, sign)} ± {fixed(half, places)}"

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from critgrad.lab import tasks
-from critgrad.lab import train as single
-from critgrad.lab.bank import run_bank
-from critgrad.lab.data import Dataset
-from critgrad.lab.results import Result
-from critgrad.lab.spec import Trial
+from critgrad.lab.run.results import Result
+from critgrad.lab.run.spec import Trial
 from critgrad.lab.tasks import ACCURACY, Batch, Problem, Scores, SummingProblem, Task
+from critgrad.lab.tasks.data import Dataset
+from critgrad.lab.train import loop as single
+from critgrad.lab.train.bank import run_bank
 
 TOLERANCE = 1e-9
 

@@ -12,12 +12,12 @@ import time
 
 import torch
 
-from critgrad.lab.bank import run_bank
-from critgrad.lab.bank.members import crew
-from critgrad.lab.bank.step import Bank, Stepper
-from critgrad.lab.optimizers import OPTIMIZERS
-from critgrad.lab.spec import Trial
-from critgrad.lab.train import problem_for
+from critgrad.lab.run.spec import Trial
+from critgrad.lab.train.bank import run_bank
+from critgrad.lab.train.bank.members import crew
+from critgrad.lab.train.bank.step import Bank, Stepper
+from critgrad.lab.train.loop import problem_for
+from critgrad.lab.train.optimizers import OPTIMIZERS
 
 SETTINGS = {"dtype": "float64", "epochs": 5}
 LR = {"SGD": 0.03, "SGDM": 0.01, "RMSprop": 0.001, "Adam": 0.003, "AdamW": 0.003}

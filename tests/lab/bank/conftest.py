@@ -8,7 +8,7 @@ import pytest
 import torch
 from bank_problem import problem_of
 
-from critgrad.lab import train
+from critgrad.lab.train import loop as train
 
 
 @pytest.fixture(autouse=True)

@@ -8,11 +8,11 @@ import torch
 from bank_problem import assert_same, trial
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from critgrad.lab import train as single
-from critgrad.lab.bank import bank_groups, run_bank
-from critgrad.lab.bank.members import crew
-from critgrad.lab.bank.step import WARM_UP_STEPS, Bank, Stepper
-from critgrad.lab.spec import Trial
+from critgrad.lab.run.spec import Trial
+from critgrad.lab.train import loop as single
+from critgrad.lab.train.bank import bank_groups, run_bank
+from critgrad.lab.train.bank.members import crew
+from critgrad.lab.train.bank.step import WARM_UP_STEPS, Bank, Stepper
 
 ONE_EPOCH = {"epochs": 1}
 
@@ -130,7 +130,7 @@ def test_a_step_leaves_every_tensor_in_its_place():
             return []
         seen.add(id(thing))
         inside = list(thing) if isinstance(thing, (list, tuple)) else []
-        if type(thing).__module__.startswith("critgrad.lab.bank"):
+        if type(thing).__module__.startswith("critgrad.lab.train.bank"):
             inside = list(vars(thing).values())
         return [tensor for item in inside for tensor in tensors(item, seen)]
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from bank_problem import assert_bank_equals_single, trial
 
-from critgrad.lab.optimizers import OPTIMIZERS
-from critgrad.lab.spec import Trial
+from critgrad.lab.run.spec import Trial
+from critgrad.lab.train.optimizers import OPTIMIZERS
 from critgrad.memory.options import AGGREGATIONS
 from critgrad.memory.policies import POLICIES
 

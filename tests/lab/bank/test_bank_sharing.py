@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
-from critgrad.lab.bank.convolution import ConvolutionByProducts, _Patches, _Products, _Sums, compute_as_products
-from critgrad.lab.bank.models import Cohorts
-from critgrad.lab.models import LeNet
+from critgrad.lab.tasks.models import LeNet
+from critgrad.lab.train.bank.convolution import ConvolutionByProducts, _Patches, _Products, _Sums, compute_as_products
+from critgrad.lab.train.bank.models import Cohorts
 
 
 @pytest.mark.parametrize("kernel", [(5, 5), (2, 3), (1, 1)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import subprocess
 import sys
@@ -10,14 +12,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from typer.testing import CliRunner
 
-from critgrad.lab.cli.app import app
+from critgrad.cli import main
 from critgrad.lab.ledger import Ledger, Row
-from critgrad.lab.protocol import Registration, find
+from critgrad.paper.protocol import Registration, find
 
 SOURCE = Path(__file__).parents[3] / "src"
-ENTRY = "from critgrad.lab.cli import main; main()"
+ENTRY = "import sys; from critgrad.cli import main; sys.exit(main())"
+
+
+def call(*words: object) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of a command, in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = main([str(word) for word in words])
+        except SystemExit as end:  # argparse's
+            code = end.code
+    return code, out.getvalue(), err.getvalue()
 
 
 @dataclass
@@ -26,21 +38,18 @@ class Cli:
 
     def __call__(self, *words: object, code: int = 0) -> str:
         """What a command prints; its exit code must be the expected one."""
-        result = CliRunner().invoke(app, [str(word) for word in words])
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        assert result.exit_code == code, result.output
-        return result.output
+        found, out, err = call(*words)
+        assert found == code, out + err
+        return out + err
 
     def error(self, *words: object, code: int = 1) -> str:
         """The one line of a command that a user can put right."""
-        result = CliRunner().invoke(app, [str(word) for word in words])
-        assert result.exit_code == code, (result.output, result.exception)
-        assert isinstance(result.exception, SystemExit)
-        lines = [line for line in result.stderr.splitlines() if line.strip()]
-        assert len(lines) == 1, result.stderr
+        found, out, err = call(*words)
+        assert found == code, out + err
+        lines = [line for line in err.splitlines() if line.strip()]
+        assert len(lines) == 1, err
         assert lines[0].startswith("Error: ")
-        assert "Traceback" not in result.output
+        assert "Traceback" not in out + err
         return lines[0]
 
     def rows(self, ledger: str = "runs.db", **which: Any) -> list[Row]:

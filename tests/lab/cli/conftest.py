@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from cli_helpers import Cli
 
-from critgrad.lab.cli.console import console
+from critgrad.lab.screen.console import console
 
 
 @pytest.fixture

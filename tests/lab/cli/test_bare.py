@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from cli_helpers import process, same_numbers, small_registration
 
-from critgrad.lab import __main__ as bare
+from critgrad import cli as bare
 from critgrad.lab.ledger import Ledger
 
 # As on a bare machine: whoever asks for one of these, torch too, is told that there is no such package.
@@ -35,9 +35,9 @@ def run(cli, capsys):
 
 def test_train_is_the_same_run_as_the_commands(cli, run):
     out = run("train", "digits-mlp@tiny", "--optimizer", "SGD_C", "--set", "epochs=2", "--opt", "lr=1").out
-    assert "digits-mlp@tiny epoch 2/2" in out
+    assert "epoch 2/2" in out
     assert (
-        "is in runs.db already"
+        "Already in runs.db"
         in run(*("train", "digits-mlp@tiny", "--optimizer", "SGD_C", "--set", "epochs=2", "--opt", "lr=1.0")).out
     )
     cli("train", "digits-mlp@tiny", "-o", "SGD_C", "--epochs", 2, "--lr", 1, "--ledger", "other.db")
@@ -46,21 +46,28 @@ def test_train_is_the_same_run_as_the_commands(cli, run):
 
 def test_sweep_analyze_merge_prepare(cli, run, monkeypatch):
     plan = small_registration(arms=("base", "C"), primary=())
-    monkeypatch.setattr("critgrad.lab.protocol.tracks.find", lambda task: plan)
+    monkeypatch.setattr("critgrad.paper.protocol.tracks.find", lambda task: plan)
     assert "0 to do" in run("sweep", "digits-mlp@tiny", "--executor", "inline").out
     grid = ("sweep", "digits-mlp@tiny", "--track", "paper-grid", "--trials", 1, "--seeds", 1, "--set", "epochs=1")
     assert "2 done now" in run(*grid, "--families", "SGD", "--engine", "bank", "--executor", "inline").out
     look = ("analyze", "convex", "covtype-logreg@tiny", "--seeds", 1, "--set", "epochs=1", "--executor", "inline")
-    assert "8 done now" in run(*look).out
-    assert "Nothing was left to run" in run(*look).out
-    assert "Nothing was left to run" in run(*look[:2], *look[3:], look[2]).out  # options may come first
+    first = run(*look).out
+    assert "8 done now" in first
+    assert run(*look).out in first
+    assert run(*look[:2], *look[3:], look[2]).out in first  # options may come first
     with pytest.raises(SystemExit):
         run(*look, "another-task")
     run("analyze", "spectrum")
     with Ledger.open(cli.folder / "runs.db") as book:
         assert len(book.analyses("spectrum")) == 1
     assert "runs added" in run("merge", "all.db", "runs.db").out
-    assert run("prepare", "digits-mlp@tiny", "--out", "here").out.strip().endswith("digits@tiny.npz")
+    assert run("data", "prepare", "digits-mlp@tiny", "--out", "here").out.strip().endswith("digits@tiny.npz")
+
+
+def test_a_command_that_was_renamed_works_and_says_its_name(run):
+    said = run("prepare", "digits-mlp@tiny", "--out", "here")
+    assert said.out.strip().endswith("digits@tiny.npz")
+    assert said.err == "Note: prepare is called data prepare now\n"
 
 
 @pytest.mark.parametrize(
@@ -77,7 +84,7 @@ def test_sweep_analyze_merge_prepare(cli, run, monkeypatch):
         ("analyze staleness cifar100-convnet --engine bank", "Invalid task for a bank: cifar100-convnet"),
         ("analyze age digits-mlp", "Invalid analysis: 'age'"),
         ("merge all.db none.db", "There is no ledger at none.db"),
-        ("prepare nope", "Invalid name: 'nope'"),
+        ("data prepare nope", "Invalid name: 'nope'"),
     ],
 )
 def test_what_a_user_can_put_right_is_one_line(run, words, said):
@@ -98,8 +105,8 @@ def test_an_interrupt_says_how_to_go_on(run, monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("critgrad.lab.commands.train", stop)
-    assert "with --resume goes on from here" in run("train", "digits-mlp@tiny", code=130).err
+    monkeypatch.setattr("critgrad.paper.commands.train", stop)
+    assert "no epoch was finished" in run("train", "digits-mlp@tiny", code=130).err
 
 
 @pytest.mark.slow
@@ -117,7 +124,7 @@ def test_the_run_path_needs_torch_numpy_and_the_standard_library_alone(cli):
     # One process, one command after the other: starting Python costs more than the runs.
     calls = "\n".join(f"assert main({[str(word) for word in command]!r}) == 0" for command in words)
     left = "assert not BLOCKED & {name.split('.')[0] for name in sys.modules}"
-    script = f"{BLOCK}\nfrom critgrad.lab.__main__ import main\n{calls}\n{left}\nsys.exit(0)"
+    script = f"{BLOCK}\nfrom critgrad.cli import main\n{calls}\n{left}\nsys.exit(0)"
     child = process(prelude=script)
     out, err = child.communicate(timeout=300)
     assert child.returncode == 0, err
@@ -130,5 +137,5 @@ def test_the_module_runs_as_a_process(cli):
     child = process("train", "digits-mlp@tiny", "--set", "epochs=1", module=True)
     out, err = child.communicate(timeout=300)
     assert child.returncode == 0, err
-    assert "digits-mlp@tiny Adam_C: test" in out
+    assert "accuracy: test" in out
     assert len(cli.rows()) == 1

@@ -8,15 +8,17 @@ from pathlib import Path
 import pytest
 from cli_helpers import finished
 
-from critgrad.lab import __main__ as bare
-from critgrad.lab import coordinator
-from critgrad.lab.analyses import ANALYSES, Options
-from critgrad.lab.batch import Line, Surroundings, read_lines
-from critgrad.lab.commands import make_track
-from critgrad.lab.executors import registry
-from critgrad.lab.executors.base import InlineExecutor
+from critgrad import cli as bare
+from critgrad.lab.run import coordinator
+from critgrad.lab.run.batch import BatchLine, Surroundings, read_lines
+from critgrad.lab.run.executors import registry
+from critgrad.lab.run.executors.base import InlineExecutor
 from critgrad.lab.words import pairs
+from critgrad.paper import command_line
+from critgrad.paper.analyses import ANALYSES, Options
+from critgrad.paper.commands import make_track
 
+COMMANDS = ("sweep", "analyze")
 SWEEP = "sweep digits-mlp@tiny --track paper-grid --trials 1 --seeds 1 --set epochs=1 --families SGD"
 LOOK = "analyze convex covtype-logreg@tiny --seeds 1 --set epochs=1 --optimizer SGD"
 
@@ -69,10 +71,10 @@ def test_a_line_may_ask_for_a_number_of_workers_of_its_own(opened, batch):
 
 
 def test_what_is_missing_of_the_results_can_be_run_as_it_stands():
-    lines = read_lines(Path(__file__).parents[3] / "results" / "missing.txt")
+    lines = read_lines(Path(__file__).parents[3] / "results" / "missing.txt", COMMANDS)
     assert lines
     for line in lines:
-        own = bare._arguments(bare._parser(), line.arguments)
+        own = bare.parse(line.arguments)
         settings = pairs(own.set, "--set")
         if own.command == "analyze":
             assert ANALYSES[own.name].trials(own.task, Options(own.seeds, settings, lines=own.lines))
@@ -101,7 +103,7 @@ def test_a_line_that_cannot_be_run_does_not_keep_the_others(cli, opened, batch):
 
 
 def test_an_interruption_ends_the_batch_and_is_its_exit_code(cli, opened, batch, monkeypatch):
-    monkeypatch.setattr(bare, "_analyze", lambda args, **of_batch: 130)
+    monkeypatch.setitem(command_line.RUNNERS, "analyze", lambda args, **of_batch: 130)
     lines = ("sweep no-such-task --track paper-best", f"{LOOK} --ledger b.db", f"{SWEEP} --ledger a.db")
     out, _ = batch(*lines, code=130)
     assert "Line 3" not in out
@@ -113,7 +115,7 @@ def test_a_mistake_in_any_line_is_told_before_the_first_is_run(cli, opened, batc
         batch(f"{SWEEP} --ledger a.db", "sweep digits-mlp --no-such-option")
     _, err = batch(f"{SWEEP} --ledger a.db", "train digits-mlp", code=1)
     assert "Invalid command in line 2" in err
-    assert "'train', expected one of sweep, analyze" in err
+    assert "'train', expected one of sweep, analyze, ablate" in err
     assert not (cli.folder / "a.db").exists()
 
 
@@ -125,10 +127,10 @@ def test_what_the_time_does_not_allow_is_named(cli, opened, batch):
 def test_lines_are_read_as_a_shell_reads_them(tmp_path: Path):
     path = tmp_path / "plan.txt"
     path.write_text("# nothing\n\nA=1 B='x y' sweep digits-mlp --ledger 'my runs.db' # why\n")
-    line = Line(3, {"A": "1", "B": "x y"}, ("sweep", "digits-mlp", "--ledger", "my runs.db"))
-    assert read_lines(path) == [line]
+    line = BatchLine(3, {"A": "1", "B": "x y"}, ("sweep", "digits-mlp", "--ledger", "my runs.db"))
+    assert read_lines(path, COMMANDS) == [line]
     path.write_text(line.text)
-    assert read_lines(path)[0].arguments == line.arguments
+    assert read_lines(path, COMMANDS)[0].arguments == line.arguments
 
 
 def test_an_environment_is_put_back(monkeypatch):

@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from critgrad.lab.cli.console import console
-from critgrad.lab.data import DATASETS
-from critgrad.lab.optimizers import OPTIMIZERS, TRAINED
+from critgrad.lab.screen.console import console
 from critgrad.lab.tasks import TASKS
+from critgrad.lab.tasks.data import DATASETS
+from critgrad.lab.train.optimizers import OPTIMIZERS, TRAINED
 
 
 @pytest.fixture

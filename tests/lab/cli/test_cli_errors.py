@@ -2,15 +2,16 @@ from __future__ import annotations
 
 import pytest
 
-from critgrad.lab.cli.console import friendly
-from critgrad.lab.optimizers import TRAINED
+from critgrad import cli as command_line
+from critgrad.lab.errors import LabError, MissingFileError, MissingPackageError
+from critgrad.lab.ledger import LedgerError
+from critgrad.lab.train.optimizers import TRAINED
 
 
 @pytest.mark.parametrize(
     "words, said",
     [
         ("train nope", "Invalid task: 'nope', expected one of digits-mlp"),
-        ("train -o Lion_X", "Invalid optimizer for the single engine: Lion_X"),
         ("train --set epochs", "Invalid --set: 'epochs', expected NAME=VALUE"),
         ("train --set colour=3", "Invalid setting of digits-mlp: 'colour'"),
         ("train --opt zap=1", "zap"),
@@ -89,29 +90,40 @@ def test_not_a_ledger_is_one_line(cli):
     assert "runs.db" in cli.error("status")
 
 
-def test_brackets_of_an_error_survive(capsys):
-    def fails():
-        raise ImportError("pip install 'critgrad[lab]' [bold]now[/bold]")
+@pytest.fixture
+def raising(monkeypatch, capsys):
+    """A command that raises; its exit code and what it says."""
 
-    with pytest.raises(Exception) as caught:
-        friendly(fails)()
-    assert caught.value.exit_code == 1
-    assert "pip install 'critgrad[lab]' [bold]now[/bold]" in capsys.readouterr().err
+    def call(error):
+        def fails(args):
+            raise error
 
+        monkeypatch.setattr(command_line, "_run", fails)
+        return command_line.main(["tasks"]), capsys.readouterr().err
 
-def test_a_defect_keeps_its_traceback():
-    def fails():
-        raise ZeroDivisionError("ours")
-
-    with pytest.raises(ZeroDivisionError):
-        friendly(fails)()
+    return call
 
 
-def test_an_interrupt_says_how_to_go_on(capsys):
-    def stopped():
-        raise KeyboardInterrupt
+def test_brackets_of_an_error_survive(raising):
+    code, said = raising(MissingPackageError("pip install 'critgrad[lab]' [bold]now[/bold]"))
+    assert code == 1
+    assert "pip install 'critgrad[lab]' [bold]now[/bold]" in said
 
-    with pytest.raises(Exception) as caught:
-        friendly(stopped)()
-    assert caught.value.exit_code == 130
-    assert "goes on from here" in capsys.readouterr().err
+
+@pytest.mark.parametrize("kind", [ZeroDivisionError, ValueError, TypeError, ImportError, KeyError])
+def test_a_defect_keeps_its_traceback(raising, kind):
+    with pytest.raises(kind, match="ours"):
+        raising(kind("ours"))
+
+
+@pytest.mark.parametrize(
+    "error", [LabError("yours"), MissingFileError("yours"), LedgerError("yours"), PermissionError("yours")]
+)
+def test_what_a_user_did_wrong_is_one_line_whatever_its_kind(raising, error):
+    assert raising(error) == (1, "Error: yours\n")
+
+
+def test_an_interrupt_says_how_to_go_on(raising):
+    code, said = raising(KeyboardInterrupt())
+    assert code == 130
+    assert "goes on from here" in said

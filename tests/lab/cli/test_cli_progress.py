@@ -6,11 +6,11 @@ import torch
 from rich.console import Console
 
 import critgrad
-from critgrad.lab.cli import live, progress
-from critgrad.lab.cli.console import LOG_WIDTH, LabConsole
-from critgrad.lab.coordinator import Event
-from critgrad.lab.spec import Trial
-from critgrad.lab.status import Progress
+from critgrad.lab.run.coordinator import Event
+from critgrad.lab.run.spec import Trial
+from critgrad.lab.run.status import Progress
+from critgrad.lab.screen import live, progress
+from critgrad.lab.screen.console import LOG_WIDTH, LabConsole
 
 TRIAL = Trial("digits-mlp", "SGD", {"lr": 0.1}, 3)
 
@@ -23,7 +23,7 @@ def event(kind, done=0, failed=0, text="", eta=75.0):
 def told(events, **options):
     """What the display writes."""
     file = io.StringIO()
-    with progress.shown(Console(file=file, width=100, **options), "a sweep") as on_event:
+    with progress.shown("a sweep", Console(file=file, width=100, **options)) as on_event:
         for one in events:
             on_event(one)
     return file.getvalue()
@@ -59,6 +59,12 @@ def test_a_terminal_gets_a_bar_with_an_eta():
     assert "━" in text
 
 
+def test_what_may_come_is_told_beside_what_is_expected():
+    counts = Progress(total=10, done=5, running=2, seconds=50.0, eta=50.0, most=20, eta_most=150.0)
+    text = told([Event("begin", counts, TRIAL, None, "")])
+    assert text == "a sweep: 5/10 (up to 20), 2 running, 0:50, 0:50 to 2:30 to go\n"
+
+
 def test_durations_read_like_a_clock():
     assert [progress.duration(s) for s in (0, 59.6, 3725, None)] == ["0:00", "1:00", "1:02:05", "-:--"]
 
@@ -79,9 +85,7 @@ def test_the_slots_show_what_the_memory_holds():
         weight.grad = torch.tensor([norm, 0.0])
         optimizer.step()
     (report,) = critgrad.inspect(optimizer).memories
-    file = io.StringIO()
-    Console(file=file, width=80).print(live.slot_table(report))
-    first, second = [line.split() for line in file.getvalue().splitlines()[1:]]
+    first, second = [line.split() for line in live.slot_table(report).plain().splitlines()[1:]]
     assert first[:4] == ["0", "2", "0.75", "3"]
     assert second[:4] == ["1", "1", "2", "4"]
     assert second[-1] == "new"
@@ -93,7 +97,7 @@ def test_a_memory_for_each_tensor_shows_the_first_and_counts_the_rest():
     weights = [torch.nn.Parameter(torch.zeros(2)) for _ in range(6)]
     optimizer = critgrad.SGD_C(weights, lr=0.1, topC=2, scope="tensor")
     file = io.StringIO()
-    with live.Inspector(Console(file=file, force_terminal=True, width=80, height=60)) as inspector:
+    with live.Inspector(console=Console(file=file, force_terminal=True, width=80, height=60)) as inspector:
         for weight in weights:
             weight.grad = torch.ones(2)
         optimizer.step()

@@ -1,4 +1,4 @@
-"""``critgrad search`` and its twin without typer."""
+"""``critgrad search``."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from critgrad.lab import __main__ as bare
-from critgrad.lab.search import file
+from critgrad import cli as bare
+from critgrad.paper.search import file
 
 SMALL = {
     "format": 1,
@@ -29,7 +29,7 @@ SMALL = {
     },
     "arms": [
         {"name": "base", "why": "the base", "optimizer": {"Adam": "Adam"}},
-        {"name": "root", "why": "inverse root", "optimizer": {"Adam": "Adam_X"}, "options": {"power": 0.5}},
+        {"name": "sparse", "why": "one step in ten", "optimizer": {"Adam": "Adam_F"}, "options": {"policy": "sparse"}},
     ],
 }
 
@@ -41,6 +41,7 @@ def folder(tmp_path, monkeypatch):
     (made / "small.json").write_text(json.dumps(SMALL))
     monkeypatch.setattr(file, "FOLDER", made)
     monkeypatch.setattr(file.find, "__defaults__", (made,))
+    return made
 
 
 def test_a_search_is_run_and_read_and_is_the_same_in_both_front_ends(cli, capsys):
@@ -48,13 +49,13 @@ def test_a_search_is_run_and_read_and_is_the_same_in_both_front_ends(cli, capsys
     text = cli(*words, "--confirm")
     assert "10 runs in all" in text
     assert "best of 1 variants of 2 points each" in text
-    assert "Adam root: test" in text
+    assert "Adam sparse: test" in text
     assert "0 to do" in cli(*words)
     capsys.readouterr()
     assert bare.main([*words, "--table"]) == 0
     plain = capsys.readouterr().out
     assert "best of 1 variants of 2 points each" in plain
-    assert "inverse root" in plain
+    assert "one step in ten" in plain
     assert bare.main([*words, "--device", "cpu"]) == 0
     assert "0 to do" in capsys.readouterr().out
 
@@ -67,5 +68,11 @@ def test_wrong_words_are_told_in_a_line(cli):
     )
 
 
-def test_training_a_variant_alone_points_to_the_search(cli):
-    assert "use critgrad search" in cli("train", "digits-mlp@tiny", "-o", "Adam_X", "--lr", 0.01, code=1)
+def test_what_can_no_longer_be_run_is_read_and_says_who_can_run_it(cli, folder):
+    arm = {"name": "root", "why": "inverse root", "optimizer": {"Adam": "Adam_X"}, "options": {"power": 0.5}}
+    (folder / "lost.json").write_text(json.dumps({**SMALL, "arms": [SMALL["arms"][0], arm]}))
+    words = ("search", "digits-mlp@tiny", "--name", "lost")
+    assert "can no longer be run, only read (--table)" in cli.error(*words)
+    assert not (cli.folder / "runs.db").exists()
+    cli("train", "digits-mlp@tiny", "--epochs", 1)
+    assert "inverse root" in cli(*words, "--table")

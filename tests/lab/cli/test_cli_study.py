@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from cli_helpers import small_registration
 
-from critgrad.lab.analyses import inside, outcomes
+from critgrad.paper.analyses import inside, outcomes
 
 INLINE = ("--executor", "inline", "--seeds", 1)
 
@@ -70,7 +70,7 @@ def test_spectrum_is_measured_and_kept(cli):
 
 def test_decompose_reads_a_finished_sweep(cli, monkeypatch):
     plan = small_registration()
-    monkeypatch.setattr("critgrad.lab.protocol.tracks.find", lambda task: plan)
+    monkeypatch.setattr("critgrad.paper.protocol.tracks.find", lambda task: plan)
     cli("sweep", "digits-mlp@tiny", "--executor", "inline")
     text = cli("analyze", "decompose", "digits-mlp@tiny")
     assert "total" in text
@@ -85,7 +85,7 @@ def test_a_failed_run_is_missing_and_told(cli, monkeypatch):
 
     words = ("analyze", "damping", "digits-mlp@tiny", "-o", "SGD_F", "--set", "epochs=1", *INLINE)
     with monkeypatch.context() as patch:
-        patch.setattr("critgrad.lab.train.train", fails)
+        patch.setattr("critgrad.lab.train.loop.train", fails)
         assert "1 runs have failed: --retry runs them once more" in cli(*words, code=1)
     assert "1 runs have failed: --retry runs them once more" in cli(*words, code=1)
     assert "have failed" not in cli(*words, "--retry")

@@ -6,14 +6,15 @@ from types import SimpleNamespace
 import pytest
 from cli_helpers import same_numbers, small_registration
 
-from critgrad.lab import commands, coordinator
-from critgrad.lab.cli import tables
 from critgrad.lab.ledger import Ledger
-from critgrad.lab.protocol import derived
-from critgrad.lab.protocol import tables as tables_of
-from critgrad.lab.protocol.registration import Timing
 from critgrad.lab.report import table as report_table
-from critgrad.lab.statistics import Interval, Pair, judge
+from critgrad.lab.run import coordinator
+from critgrad.lab.stats import Interval, Pair, judge
+from critgrad.lab.words import interval_text
+from critgrad.paper import commands, tables
+from critgrad.paper.protocol import derived
+from critgrad.paper.protocol import tables as tables_of
+from critgrad.paper.protocol.registration import Timing
 
 INLINE = ("--executor", "inline")
 
@@ -44,7 +45,7 @@ def test_the_whole_grid_says_how_uneven_it_is():
 @pytest.fixture
 def small(monkeypatch):
     plan = small_registration()
-    monkeypatch.setattr("critgrad.lab.protocol.tracks.find", lambda task: plan)
+    monkeypatch.setattr("critgrad.paper.protocol.tracks.find", lambda task: plan)
     return plan
 
 
@@ -69,6 +70,26 @@ def test_fair_options_make_another_experiment(small):
     assert made.registration.hash != small.hash
     fewer = commands.make_track("digits-mlp@tiny", "fair", seeds=1, registration=small)
     assert fewer.registration.report_seeds == (0,)
+
+
+def test_the_progress_of_a_sweep_never_goes_back_and_says_what_widening_may_add(cli):
+    plan = small_registration(widenings=2)
+    track = commands.make_track("digits-mlp@tiny", "fair", registration=plan)
+    events = []
+    with Ledger.open(cli.folder / "runs.db", write=True, create=True) as book:
+        outcome = commands.sweep(track, book, executor="inline", on_event=events.append)
+    kinds = [event.kind for event in events]
+    assert kinds.count("begin") == kinds.count("end") == 1
+    assert kinds[-1] == "end"
+    seen = [event.progress for event in events]
+    assert [p.done for p in seen] == sorted(p.done for p in seen)
+    assert [p.total for p in seen[:-1]] == sorted(p.total for p in seen[:-1])
+    assert all(p.done <= p.total <= p.most for p in seen[:-1])
+    assert seen[0].total == track.total
+    assert seen[0].most == track.most > track.total
+    assert seen[-1].done == seen[-1].total == outcome.done
+    assert outcome.done <= track.most
+    assert any(p.eta_most is not None and p.eta_most > p.eta for p in seen)
 
 
 def test_shards_of_the_first_stage_make_up_the_whole(cli, small):
@@ -105,7 +126,7 @@ def test_what_fails_is_told_and_can_be_tried_again(cli, monkeypatch):
     def fails(*_, **__):
         raise RuntimeError("no luck")
 
-    monkeypatch.setattr("critgrad.lab.train.train", fails)
+    monkeypatch.setattr("critgrad.lab.train.loop.train", fails)
     words = ("sweep", "ptb-lstm@tiny", "--track", "paper-best", "--seeds", 1, "--families", "SGD")
     text = cli(*words, *INLINE, code=1)
     assert "failed: ptb-lstm@tiny SGD seed 0" in text
@@ -119,7 +140,7 @@ def test_what_fails_is_told_and_can_be_tried_again(cli, monkeypatch):
 
 def test_a_finished_family_does_not_read_as_unfinished(cli, monkeypatch):
     plan = small_registration(families=("SGD", "Adam"), arms=("base",), primary=())
-    monkeypatch.setattr("critgrad.lab.protocol.tracks.find", lambda task: plan)
+    monkeypatch.setattr("critgrad.paper.protocol.tracks.find", lambda task: plan)
     text = cli("sweep", "digits-mlp@tiny", *INLINE, "--families", "SGD")
     assert "0 to do" in text
     assert "not finished: 2 runs to go (all families)" in text
@@ -186,16 +207,18 @@ def test_tables_of_a_sweep_that_has_just_begun(cli, small, capsys):
 
 
 def test_defaults_are_written_from_a_finished_sweep_alone(cli, small, monkeypatch):
-    monkeypatch.setattr("critgrad.lab.protocol.defaults.FOLDER", cli.folder / "defaults")
+    monkeypatch.setattr("critgrad.paper.protocol.defaults.FOLDER", cli.folder / "defaults")
     text = cli("sweep", "digits-mlp@tiny", *INLINE, "--write-defaults")
     assert "defaults: " in text
     assert (cli.folder / "defaults" / "digits-mlp@tiny.json").exists()
 
 
 @pytest.mark.parametrize("noise", [0.0, 1e-13])
-def test_an_interval_without_a_width_keeps_two_places_here_and_in_the_report(noise):
+def test_an_interval_is_written_in_one_way_and_none_is_made_of_two_seeds(noise):
     found = Interval(98.3333, 98.3333 - noise, 98.3333 + noise, 3)
-    assert tables.interval_text(found) == report_table.interval_text(found) == "98.33 ± 0.00"
+    assert interval_text(found) == report_table.interval(found).text == "98.3333 ± 0"
+    two = Interval(77.0, -190.0, 344.0, 2)
+    assert interval_text(two, "+") == report_table.interval(two, signed=True).text == "+77"
 
 
 def test_half_ages_are_not_rounded(capsys):

@@ -6,8 +6,10 @@ import pytest
 from cli_helpers import process, same_numbers
 from rich.console import Console
 
-from critgrad.lab.cli import live, runs
-from critgrad.lab.optimizers import TRAINED
+from critgrad.lab.screen import console as screen
+from critgrad.lab.screen import live
+from critgrad.lab.train.optimizers import TRAINED
+from critgrad.paper import command_line
 
 TINY = ("train", "digits-mlp@tiny", "--epochs", "2")
 
@@ -82,7 +84,7 @@ def test_a_diverged_run_says_so_and_is_kept(cli):
 
 PAUSE = """
 import signal
-import critgrad.lab.train as engine
+import critgrad.lab.train.loop as engine
 save, count = engine._save, [0]
 def paused(*args):
     save(*args)
@@ -118,7 +120,7 @@ def test_without_resume_a_stopped_run_starts_anew_and_says_what_it_could_do(cli,
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "_print_result", stop)  # after the last epoch
+        patch.setattr(command_line, "_print_result", stop)  # after the last epoch
         patch.setattr("critgrad.lab.ledger.Ledger.add", stop)
         text = cli(*TINY, code=130)
     assert "the same command with --resume goes on from here" in text
@@ -132,8 +134,8 @@ def test_resume_without_a_checkpoint_starts_at_the_beginning(cli):
 
 
 def test_a_checkpoint_of_another_run_is_refused(cli, monkeypatch):
-    from critgrad.lab.commands import one_trial
-    from critgrad.lab.train import train
+    from critgrad.lab.train.loop import train
+    from critgrad.paper.commands import one_trial
 
     train(one_trial("digits-mlp@tiny", "SGD", {}, 0, {"epochs": 2}), checkpoint=cli.folder / "mine.pt", stop_after=1)
     assert "is of another trial" in cli.error(*TINY, "-o", "Adam", "--checkpoint", "mine.pt", "--resume")
@@ -172,14 +174,14 @@ def test_inspect_of_a_base_has_no_memory_to_tell(cli):
 def test_inspect_in_a_terminal_draws_slots_ages_and_norms(cli, monkeypatch, tmp_path):
     with open(tmp_path / "screen", "w") as file:
         terminal = Console(file=file, force_terminal=True, width=100, height=40)
-        monkeypatch.setattr(runs, "console", terminal)
+        monkeypatch.setattr(screen, "console", terminal)
         monkeypatch.setattr(live, "REFRESH_SECONDS", 0.0)
         cli(*TINY, "-o", "SGD_F", "--topC", "4", "--inspect")
-    screen = (tmp_path / "screen").read_text()
-    assert "4/4 slots" in screen
-    assert "priority" in screen
-    assert "█" in screen
-    assert "epoch 2/2" in screen
+    drawn = (tmp_path / "screen").read_text()
+    assert "4/4 slots" in drawn
+    assert "priority" in drawn
+    assert "█" in drawn
+    assert "epoch 2/2" in drawn
 
 
 def test_looking_changes_no_number(cli, monkeypatch):
@@ -198,7 +200,7 @@ def test_the_share_in_the_span_is_told_of_a_gradient_that_is_not_in_the_memory_y
     monkeypatch.setattr(live, "REFRESH_SECONDS", 0.0)
     weight = torch.nn.Parameter(torch.zeros(3))
     optimizer = critgrad.SGD_F([weight], lr=0.1, topC=2)
-    with live.Inspector(Console()) as inspector:
+    with live.Inspector() as inspector:
         for axis in range(3):
             weight.grad = torch.eye(3)[axis]
             optimizer.step()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from data_helpers import Toy, point_cache_at
 
-from critgrad.lab.data import store
+from critgrad.lab.tasks.data import store
 
 REAL = os.environ.get("CRITGRAD_DATA")
 

@@ -12,9 +12,9 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from critgrad.lab.data import DATASETS, Record, Source, store
-from critgrad.lab.data.dataset import Parts
-from critgrad.lab.data.files import File
+from critgrad.lab.tasks.data import DATASETS, DataSource, Record, store
+from critgrad.lab.tasks.data.dataset import Parts
+from critgrad.lab.tasks.data.files import File
 
 TEXT = b"one two three\nfour five six\n" * 20
 PACKED = gzip.compress(TEXT, mtime=0)
@@ -35,7 +35,7 @@ class Toy:
 
     def register(self, url: str | None = None, sha256: str | None = None, content: str | None = None) -> None:
         file = File("toy/words.txt.gz", sha256 or digest(PACKED), content or digest(TEXT), url, "the toy shop")
-        record = Record("toy", "a toy", "none", "nobody", (Source((file,), read_toy, "whole"),))
+        record = Record("toy", "a toy", "none", "nobody", (DataSource((file,), read_toy, "whole"),))
         self.monkeypatch.setattr(store, "DATASETS", MappingProxyType({**DATASETS, "toy": record}))
         store._load.cache_clear()
 
@@ -53,6 +53,6 @@ def digest(content: bytes) -> str:
 
 def point_cache_at(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Send the cache to a folder of the test, whatever the platform calls it."""
-    monkeypatch.setattr("critgrad.lab.data.files.cache_root", lambda: folder)
-    monkeypatch.setattr("critgrad.lab.data.store.cache_root", lambda: folder)
+    monkeypatch.setattr("critgrad.lab.tasks.data.files.cache_root", lambda: folder)
+    monkeypatch.setattr("critgrad.lab.tasks.data.store.cache_root", lambda: folder)
     return folder

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from data_helpers import PACKED, TEXT, Toy
 
-from critgrad.lab import data
-from critgrad.lab.data import download
+from critgrad.lab.tasks import data
+from critgrad.lab.tasks.data import download
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -10,9 +10,9 @@ import zipfile
 import numpy as np
 import pytest
 
-from critgrad.lab.data import bpe, convex, dialogue, images, text
-from critgrad.lab.data.dataset import vocabulary, words_of
-from critgrad.lab.data.noise import make_classification
+from critgrad.lab.tasks.data import bpe, convex, dialogue, images, text
+from critgrad.lab.tasks.data.dataset import vocabulary, words_of
+from critgrad.lab.tasks.data.noise import make_classification
 
 
 def test_idx_gives_the_values_in_shape() -> None:

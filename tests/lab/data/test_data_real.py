@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from critgrad.lab import data
-from critgrad.lab.data import bpe, convex, dialogue, files, images, store
-from critgrad.lab.data.dataset import words_of
+from critgrad.lab.tasks import data
+from critgrad.lab.tasks.data import bpe, convex, dialogue, files, images, store
+from critgrad.lab.tasks.data.dataset import words_of
 
 
 def reader(name: str):

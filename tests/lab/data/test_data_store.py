@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from data_helpers import PACKED, TEXT, Toy
 
-from critgrad.lab import data
-from critgrad.lab.data import dataset as datasets
-from critgrad.lab.data import files, store
+from critgrad.lab.tasks import data
+from critgrad.lab.tasks.data import dataset as datasets
+from critgrad.lab.tasks.data import files, store
 
 
 @pytest.mark.parametrize(

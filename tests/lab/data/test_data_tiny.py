@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from critgrad.lab import data
-from critgrad.lab.data import tiny
-from critgrad.lab.data.dataset import build, words_of
-from critgrad.lab.data.noise import make_classification
+from critgrad.lab.tasks import data
+from critgrad.lab.tasks.data import tiny
+from critgrad.lab.tasks.data.dataset import build, words_of
+from critgrad.lab.tasks.data.noise import make_classification
 
 XY = {f"{part}_{column}" for part in ("train", "valid", "test") for column in ("x", "y")}
 CSR = {f"{part}_{c}" for part in ("train", "valid", "test") for c in ("x_values", "x_columns", "x_rows", "y")}

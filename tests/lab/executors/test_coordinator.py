@@ -10,14 +10,14 @@ import pytest
 from sweep_helpers import lines, start, until
 from toy_worker import ROLE, WORK, expected, plan
 
-from critgrad.lab import coordinator, worker
-from critgrad.lab.coordinator import Event, in_shard, run_jobs, status
-from critgrad.lab.executors import KeptExecutor
 from critgrad.lab.ledger import Ledger, LedgerError, Planned, Role
 from critgrad.lab.ledger.codec import pack_result
-from critgrad.lab.spec import Trial
-from critgrad.lab.transfer import same_numbers
-from critgrad.lab.worker import Job, checkpoint_file, perform, result_file
+from critgrad.lab.ledger.merge import same_numbers
+from critgrad.lab.run import coordinator, worker
+from critgrad.lab.run.coordinator import Event, in_shard, run_jobs, status
+from critgrad.lab.run.executors import KeptExecutor
+from critgrad.lab.run.spec import Trial
+from critgrad.lab.run.worker import Job, checkpoint_file, perform, result_file
 
 OTHER = Role("fair", "SGD", "lr x S", "report")
 
@@ -149,7 +149,9 @@ def test_banks_become_jobs_of_many_trials(ledger: Ledger, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(coordinator, "perform", remember)
     trials = [Trial("toy", "SGD", {}, seed=seed, engine="bank", settings={"epochs": 1, "ms": 0.0}) for seed in range(5)]
-    monkeypatch.setattr("critgrad.lab.bank.bank_groups", lambda trials, largest: [trials[:largest], trials[largest:]])
+    monkeypatch.setattr(
+        "critgrad.lab.train.bank.bank_groups", lambda trials, largest: [trials[:largest], trials[largest:]]
+    )
     assert run([Planned(trial, ()) for trial in trials], ledger, bank_size=3).done == 5
     assert sizes == [3, 2]
 

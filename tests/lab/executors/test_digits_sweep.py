@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from critgrad.lab.coordinator import run_jobs
 from critgrad.lab.ledger import Ledger, Planned
-from critgrad.lab.results import Result
-from critgrad.lab.spec import Trial
-from critgrad.lab.transfer import same_numbers
-from critgrad.lab.worker import Failure, checkpoint_file, work
+from critgrad.lab.ledger.merge import same_numbers
+from critgrad.lab.run.coordinator import run_jobs
+from critgrad.lab.run.results import Result
+from critgrad.lab.run.spec import Trial
+from critgrad.lab.run.worker import Failure, checkpoint_file, work
 
 pytestmark = pytest.mark.slow
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from toy_worker import WORK, expected, plan
 
-from critgrad.lab.coordinator import run_jobs
-from critgrad.lab.executors import WorkerLostError, open_executor
 from critgrad.lab.ledger import Ledger
-from critgrad.lab.transfer import same_numbers
+from critgrad.lab.ledger.merge import same_numbers
+from critgrad.lab.run.coordinator import run_jobs
+from critgrad.lab.run.executors import WorkerLostError, open_executor
 
 pytest.importorskip("distributed", reason="needs dask[distributed]")
 pytestmark = pytest.mark.slow

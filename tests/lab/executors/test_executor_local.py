@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from critgrad.lab.executors import LOSSES, WorkerLostError, open_executor
-from critgrad.lab.executors.local import LocalPool
+from critgrad.lab.run.executors import LOSSES, WorkerLostError, open_executor
+from critgrad.lab.run.executors.local import LocalPool
 
 pytestmark = pytest.mark.slow
 

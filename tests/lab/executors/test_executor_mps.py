@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from critgrad.lab.executors import mps, open_executor
-from critgrad.lab.executors.local import LocalPool
-from critgrad.lab.executors.mps import CONTROL, service_for
-from critgrad.lab.results import Result
-from critgrad.lab.spec import Trial
-from critgrad.lab.worker import Job, perform
+from critgrad.lab.run.executors import mps, open_executor
+from critgrad.lab.run.executors.local import LocalPool
+from critgrad.lab.run.executors.mps import CONTROL, service_for
+from critgrad.lab.run.results import Result
+from critgrad.lab.run.spec import Trial
+from critgrad.lab.run.worker import Job, perform
 
 CLIENT = mps.CLIENT
 

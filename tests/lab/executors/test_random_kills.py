@@ -14,7 +14,7 @@ from sweep_helpers import alive, kill, lines, start, until, worker_pids
 from toy_worker import expected, plan
 
 from critgrad.lab.ledger import Ledger
-from critgrad.lab.transfer import same_numbers
+from critgrad.lab.ledger.merge import same_numbers
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds and kills processes through /proc")
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import toy_worker
 
-from critgrad.lab.coordinator import Event, run_jobs
 from critgrad.lab.ledger import Ledger
+from critgrad.lab.run.coordinator import Event, run_jobs
 
 
 def main() -> None:

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from critgrad.lab.ledger import Planned, Role
-from critgrad.lab.results import Result
-from critgrad.lab.spec import Trial
-from critgrad.lab.worker import Failure, checkpoint_file
+from critgrad.lab.run.results import Result
+from critgrad.lab.run.spec import Trial
+from critgrad.lab.run.worker import Failure, checkpoint_file
 
 ROLE = Role("fair", "SGD", "base", "tune")
 WORK = "toy_worker:work"
@@ -97,7 +97,8 @@ def note(*words: object) -> None:
 
 def digits_work(trials: Sequence[Trial], device: str, folder: Path | None) -> list[Result | Failure]:
     """The lab's own work, with a checkpoint each epoch, dying once before and once after the rename of each trial's."""
-    from critgrad.lab import train, worker
+    from critgrad.lab.run import worker
+    from critgrad.lab.train import loop as train
 
     assert folder is not None
     worker.CHECKPOINT_SECONDS = 0.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from critgrad.lab.ledger import Role
-from critgrad.lab.results import Result
-from critgrad.lab.spec import Trial
+from critgrad.lab.run.results import Result
+from critgrad.lab.run.spec import Trial
 
 TUNE = Role("fair", "Adam", "Adam_C", "tune")
 REPORT = Role("fair", "Adam", "Adam_C", "report")

@@ -14,7 +14,7 @@ import pytest
 from ledger_helpers import REPORT, TUNE, result, trial
 
 from critgrad.lab.ledger import Ledger, LedgerError
-from critgrad.lab.transfer import merge, same_numbers
+from critgrad.lab.ledger.merge import merge, same_numbers
 
 HERE = Path(__file__).parent
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -78,3 +79,16 @@ def test_looking_for_the_holder_does_not_disturb_a_writer(tmp_path: Path) -> Non
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="nowhere"):
         Ledger.open(tmp_path / "nowhere" / "runs.db", write=True, create=True)
+
+
+def test_a_disk_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    Ledger.open(tmp_path / "runs.db", write=True, create=True).close()
+    monkeypatch.setattr("fcntl.flock", refuses)
+    with pytest.raises(LedgerError, match=r"flock says .*No locks available.*--ledger OTHER.db"):
+        Ledger.open(tmp_path / "runs.db", write=True)
+    lock_path(tmp_path / "runs.db").touch()
+    with pytest.warns(RuntimeWarning, match="Who writes to .* is not known"):
+        assert holder_of(tmp_path / "runs.db") is None

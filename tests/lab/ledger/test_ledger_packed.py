@@ -9,7 +9,7 @@ import pytest
 from ledger_helpers import result, trial
 
 from critgrad.lab.ledger import Ledger, LedgerError
-from critgrad.lab.transfer import merge
+from critgrad.lab.ledger.merge import merge
 
 
 @pytest.fixture

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from ledger_helpers import REPORT, TUNE, result, trial
 
-from critgrad.lab.ledger import Ledger, LedgerError, Role
-from critgrad.lab.protocol import committed
-from critgrad.lab.protocol.registration import find
-from critgrad.lab.protocol.tuning import tie_breaker
-from critgrad.lab.results import Result, loss_is_known
-from critgrad.lab.transfer import export, merge, published, rounded, same_numbers
+from critgrad.lab.ledger import Ledger, LedgerError, Role, committed
+from critgrad.lab.ledger.export import export
+from critgrad.lab.ledger.merge import merge, published, rounded, same_numbers
+from critgrad.lab.run.results import Result, loss_is_known
+from critgrad.paper.commands import name_commits
+from critgrad.paper.protocol.registration import find
+from critgrad.paper.protocol.tuning import tie_breaker
 
 
 def make(path: Path, seeds: range, role: tuple = (TUNE,), shift: int = 0) -> Path:
@@ -43,9 +44,9 @@ def test_merge_names_the_commit_of_runs_from_a_box_without_git(tmp_path: Path, m
     with monkeypatch.context() as box, Ledger.open(source, write=True) as ledger:
         box.setattr(committed, "_git", lambda *_: None)
         assert not committed.record(ledger, announcement).registered
-    answers = {"ls-files": "digits-mlp.json", "status": "", "log": "c0ffee", "show": "0"}
+    answers = {"ls-files": "digits-mlp.json", "status": "", "hash-object": "abc", "log": "c0ffee", "show": "0"}
     monkeypatch.setattr(committed, "_git", lambda path, command, *_: answers[command])
-    merge(tmp_path / "all.db", [source])
+    merge(tmp_path / "all.db", [source], afterwards=name_commits)
     with Ledger.open(tmp_path / "all.db") as ledger:
         assert committed.standing(ledger, announcement).commit == "c0ffee"
 

@@ -211,3 +211,13 @@ def test_a_nonsense_address_is_ignored(fresh):
         30,
     ]
     assert page.console_errors == []
+
+
+def test_it_opens_with_a_base_and_its_memory_at_the_same_learning_rate(open_at):
+    page = open_at()
+    names, rates = (
+        page.evaluate(f"SIDES.map((side) => {what})")
+        for what in ("HEADER.optimizers[state[side].optimizer].name", "values('lr', side)[state[side].lr]")
+    )
+    assert names == ["SGD", "SGD_C"]
+    assert rates[0] == rates[1]

@@ -40,7 +40,7 @@ def pick(surface, optimizer, lr=1, topC=5, decay=0.9):
     surface = next(s for s in SURFACES if s.key == surface)
     opt = BY_NAME[optimizer]
     memory = (topC, decay) if opt.memory is not None else (0, 0.0)
-    return frames.Setting(surface, opt, surface.lrs[opt.family][lr], *memory)
+    return frames.FrameSetting(surface, opt, surface.lrs[opt.family][lr], *memory)
 
 
 def walk(setting, steps):

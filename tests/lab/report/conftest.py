@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import report_helpers as helpers
 from browser import chromium  # noqa: F401 (a fixture)
 
-from critgrad.lab.report import write_report
+from critgrad.paper.report import write_report
 
 MAKERS = {
     "one": helpers.one_run,

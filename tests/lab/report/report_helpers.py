@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from critgrad.lab import compare
-from critgrad.lab.analyses import ANALYSES, Options
 from critgrad.lab.ledger import Ledger, Role
-from critgrad.lab.optimizers import recipe_of
-from critgrad.lab.protocol import ARMS, Fair, Registration, Standing, find, paper_best
-from critgrad.lab.protocol.committed import document_name
-from critgrad.lab.protocol.registration import Timing
-from critgrad.lab.results import Result
-from critgrad.lab.spec import Trial
+from critgrad.lab.ledger.committed import Standing, document_name
+from critgrad.lab.run.results import Result
+from critgrad.lab.run.spec import Trial
 from critgrad.lab.tasks import task_of
+from critgrad.lab.train.optimizers import recipe_of
+from critgrad.paper import compare
+from critgrad.paper.analyses import ANALYSES, Options
+from critgrad.paper.protocol import ARMS, Fair, Registration, find, paper_best
+from critgrad.paper.protocol.registration import Timing
 
 GOOD_LR = {"SGD": 0.1, "SGDM": 0.03, "RMSprop": 1e-3, "Adam": 1e-3, "AdamW": 1e-3}
 SEEDS = 7

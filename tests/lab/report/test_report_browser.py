@@ -7,6 +7,10 @@ from report_helpers import data_of
 
 pytestmark = pytest.mark.slow  # each opens a page of five megabytes
 
+CLIPPED = (
+    "[...document.querySelectorAll('.table-box')].filter((e) => e.scrollWidth > e.clientWidth + 1)"
+    ".map((e) => e.querySelector('table').id)"
+)
 DRAWN = "critgradReport.drawAll().then(() => document.querySelectorAll('.plot[data-drawn] .main-svg').length)"
 
 
@@ -113,5 +117,28 @@ def test_a_phone_shows_one_column_and_never_scrolls_sideways(chromium, made, kin
     assert page.evaluate(wide) == 0
     lefts = "new Set([...document.querySelectorAll('figure')].map((e) => e.getBoundingClientRect().left)).size"
     assert page.evaluate(lefts) == 1
-    boxes = "[...document.querySelectorAll('.table-box')].some((e) => e.scrollWidth > e.clientWidth)"
-    assert page.evaluate(boxes)
+    assert page.evaluate(CLIPPED) == []
+
+
+@pytest.mark.parametrize("width", [1400, 1100, 700])
+@pytest.mark.parametrize("kind", ["compare", "fair", "paper", "analyses"])
+def test_no_table_is_clipped(chromium, made, kind, width):
+    page = chromium.open_page(made(kind)[1], width=width)
+    page.evaluate("document.querySelectorAll('details').forEach((e) => (e.open = true)); 1")
+    assert page.evaluate(CLIPPED) == []
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
+def test_a_narrow_table_says_of_each_value_what_it_is(chromium, made):
+    page = chromium.open_page(made("compare")[1], width=700)
+    seen = "getComputedStyle(document.querySelector('.table-box td:nth-child(2)'), '::before').content"
+    assert "test accuracy" in page.evaluate(seen)
+
+
+def test_the_page_opens_with_words_and_one_figure_before_any_table(chromium, made):
+    page = chromium.open_page(made("compare")[1])
+    first = "document.querySelector('main section')"
+    assert page.evaluate(f"{first}.id") == "answer"
+    assert page.evaluate(f"{first}.querySelectorAll('.answer').length") >= 1
+    assert page.evaluate(f"{first}.querySelectorAll('figure').length") == 1
+    assert page.evaluate(f"{first}.querySelectorAll('table').length") == 0

@@ -6,13 +6,11 @@ import re
 
 import pytest
 
-from critgrad.lab.optimizers import OPTIMIZERS
-from critgrad.lab.protocol import ARMS
 from critgrad.lab.report.figure import (
     LARGEST_LINE,
-    Axis,
     Bars,
     Figure,
+    FigureAxis,
     Heat,
     Line,
     Points,
@@ -23,8 +21,10 @@ from critgrad.lab.report.figure import (
 )
 from critgrad.lab.report.palette import step_style, style_of
 from critgrad.lab.report.plotly_form import Inks, spec
-from critgrad.lab.report.sections import build
-from critgrad.lab.report.source import Source
+from critgrad.lab.train.optimizers import OPTIMIZERS
+from critgrad.paper.protocol import ARMS
+from critgrad.paper.protocol.announced import AnnouncedSource
+from critgrad.paper.report.sections import build
 
 LIGHT, DARK = "#ffffff", "#181c24"
 
@@ -111,7 +111,7 @@ def test_a_point_far_beyond_the_others_stands_at_the_edge_and_says_so():
 @pytest.mark.parametrize("values", [[], [None], [0.0, 0.0], [-5.0], [1.0, -12.0, 3.0]])
 def test_without_such_a_point_a_forest_is_as_it_was(values):
     points = forest(values)
-    assert without_far(points, "improvement") == (points, Axis("improvement"))
+    assert without_far(points, "improvement") == (points, FigureAxis("improvement"))
 
 
 def test_long_lines_are_thinned_and_keep_their_ends():
@@ -128,7 +128,7 @@ def test_what_is_not_finite_is_not_drawn():
 
 def test_a_band_and_its_line_share_a_legend_group_and_a_hidden_one_waits():
     line = Line("Adam", [1, 2], [1.0, 2.0], style_of("Adam"), [0.0, 1.0], [2.0, 3.0], shown=False)
-    found = spec(Figure("f", "t", Axis("x"), Axis("y"), (line,)), Inks())
+    found = spec(Figure("f", "t", FigureAxis("x"), FigureAxis("y"), (line,)), Inks())
     assert len(found["data"]) == 3
     assert {trace["legendgroup"] for trace in found["data"]} == {"Adam"}
     assert found["data"][1]["fill"] == "tonexty"
@@ -139,13 +139,15 @@ def test_a_band_and_its_line_share_a_legend_group_and_a_hidden_one_waits():
 def test_the_lower_edge_of_a_band_never_leaves_a_logarithmic_axis():
     y = [1.0, 1e-4]
     line = Line("Adam", [1, 2], y, style_of("Adam"), [0.5, -1.0], [2.0, 1.0])
-    low = spec(Figure("f", "t", Axis("x"), value_axis("loss", y), (line,)), Inks())["data"][0]["y"]
+    low = spec(Figure("f", "t", FigureAxis("x"), value_axis("loss", y), (line,)), Inks())["data"][0]["y"]
     assert min(low) > 0
 
 
 def test_censored_bars_carry_their_marks():
     bars = Bars("a", ["x", "y", "z"], [2.0, 0.5, None], [style_of("Adam").ink] * 3, [1.0] * 3, marks=[">", "<", "?"])
-    traces = spec(Figure("f", "t", Axis("", log=True), Axis("", labels=("x", "y", "z")), (bars,)), Inks())["data"]
+    traces = spec(Figure("f", "t", FigureAxis("", log=True), FigureAxis("", labels=("x", "y", "z")), (bars,)), Inks())[
+        "data"
+    ]
     assert traces[-1]["marker"]["symbol"] == ["triangle-right", "triangle-left", "x-thin-open"]
     assert traces[0]["x"] == [1.0, -0.5, None]
     assert traces[0]["base"] == [1.0, 1.0, 1.0]
@@ -154,7 +156,7 @@ def test_censored_bars_carry_their_marks():
 @pytest.mark.parametrize("kind", ["one", "compare", "fair", "analyses", "paper"])
 def test_every_figure_is_valid_titled_and_not_empty(made, kind):
     graph_objects = pytest.importorskip("plotly.graph_objects", reason="plotly is not installed")
-    report = build(Source(made(kind)[0]))
+    report = build(AnnouncedSource(made(kind)[0]))
     names = [figure.id for figure in report.figures]
     assert names
     assert len(set(names)) == len(names)
@@ -174,7 +176,7 @@ def test_every_figure_is_valid_titled_and_not_empty(made, kind):
 
 
 def test_acceleration_and_improvements_are_drawn_for_every_arm_but_the_base(made):
-    figures = {figure.id: figure for figure in build(Source(made("compare")[0])).figures}
+    figures = {figure.id: figure for figure in build(AnnouncedSource(made("compare")[0])).figures}
     forest = next(f for name, f in figures.items() if name.startswith("improvement"))
     assert len(forest.y.labels) == 10
     assert forest.reference == 0.0

@@ -8,21 +8,22 @@ from dataclasses import replace
 import pytest
 import report_helpers as helpers
 
-from critgrad.lab import compare
-from critgrad.lab.analyses import ANALYSES
 from critgrad.lab.ledger import Ledger, LedgerError, Role
 from critgrad.lab.ledger import records as ledger_records
-from critgrad.lab.protocol import paper_best, paper_grid, tables
-from critgrad.lab.report import limit, write_report
-from critgrad.lab.report.figure import Axis, Figure
+from critgrad.lab.report import limit
+from critgrad.lab.report.figure import Figure, FigureAxis
 from critgrad.lab.report.page import plain
-from critgrad.lab.report.panels import compared
-from critgrad.lab.report.sections import build
-from critgrad.lab.report.source import Source
 from critgrad.lab.report.table import comparison_record, notes_of
-from critgrad.lab.report.verdict_tables import suite_table, tally
-from critgrad.lab.spec import Trial
-from critgrad.lab.statistics import Pair, judge
+from critgrad.lab.run.spec import Trial
+from critgrad.lab.stats import Pair, judge
+from critgrad.paper import compare
+from critgrad.paper.analyses import ANALYSES
+from critgrad.paper.protocol import paper_best, paper_grid, tables
+from critgrad.paper.protocol.announced import AnnouncedSource
+from critgrad.paper.report import write_report
+from critgrad.paper.report.panels import compared
+from critgrad.paper.report.sections import build
+from critgrad.paper.report.verdict_tables import suite_table, tally
 
 KINDS = ("one", "compare", "fair", "analyses", "paper")
 
@@ -44,7 +45,7 @@ def test_plotly_is_inlined_exactly_once_and_nothing_is_loaded_from_elsewhere(mad
 
 def test_one_run_gives_its_curves_and_its_summary_and_no_verdict(made):
     page = made("one")[1]
-    assert sections_of(page) == ["runs", "curves", "memory", "cost", "provenance"]
+    assert sections_of(page) == ["answer", "runs", "curves", "memory", "cost", "provenance"]
     (row,) = helpers.data_of(page)["tables"]["table-runs-digits-mlp--epochs-8"]
     assert row["optimizer"] == "Adam_C"
     assert row["test"]["n"] == 1
@@ -53,7 +54,7 @@ def test_one_run_gives_its_curves_and_its_summary_and_no_verdict(made):
 
 def test_the_embedded_comparison_is_what_compare_computes(made):
     ledger, page = made("compare")
-    (found,) = compared(Source(ledger))
+    (found,) = compared(AnnouncedSource(ledger))
     with Ledger.open(ledger) as book:
         rows = book.rows(task="digits-mlp", track="compare")
     lines = compare.lines(found.defaults, ["SGD", "Adam"], helpers.SEEDS, rows)
@@ -70,7 +71,7 @@ def test_the_embedded_comparison_is_what_compare_computes(made):
 def test_the_embedded_primaries_are_the_protocols_own(made):
     ledger, page = made("fair")
     plan = helpers.plan_of_sweep()
-    outcome = tables(Source(ledger), plan)
+    outcome = tables(AnnouncedSource(ledger), plan)
     assert outcome.complete
     assert len(outcome.primary) == 4
     assert outcome.decompositions
@@ -126,9 +127,11 @@ def test_one_seed_has_no_verdict(tmp_path):
     assert text.count(">one seed<") == 4
     assert "= tie" not in text
     pair = judge([Pair("t", "Adam_C", "Adam_C", "Adam", [2.0], [1.0])])
-    several = judge([Pair("t", "Adam_C", "Adam_C", "Adam", [2.0, 3.0, 4.0], [1.0, 2.1, 3.0])])
+    six = [1.0, 2.1, 3.0, 1.5, 2.5, 3.5]
+    several = judge([Pair("t", "Adam_C", "Adam_C", "Adam", [value + 1 + 0.01 * value for value in six], six)])
+    assert tally(pair) == "too few seeds for a test"
     assert tally(several) == "1 win, 0 ties, 0 losses"
-    assert tally([*pair, *several]) == "1 win, 0 ties, 0 losses, 1 with one seed"
+    assert tally([*pair, *several]) == "1 win, 0 ties, 0 losses, 1 with too few seeds for a test"
 
 
 def test_failed_runs_are_shown_with_their_error_escaped(made):
@@ -144,7 +147,7 @@ def test_an_analysis_keeps_runs_with_other_settings_apart(tmp_path):
         for epochs in (3, 5):
             options = helpers.Options(2, {"epochs": epochs})
             helpers.add(book, analysis.trials("digits-mlp", options))
-    kept = build(Source(path)).analyses["gt-vs-gc"]
+    kept = build(AnnouncedSource(path)).analyses["gt-vs-gc"]
     assert sorted(len(entry["data"]["lines"][0]["gc"]) for entry in kept) == [3, 5]
 
 
@@ -169,7 +172,7 @@ def test_a_missing_ledger_is_named(tmp_path):
 @pytest.mark.slow
 def test_figures_become_files_in_the_formats_asked_for(tmp_path, made):
     written = write_report(made("one")[0], tmp_path / "page.html", formats=("svg,png", "pdf"))
-    figures = len(build(Source(made("one")[0])).figures)
+    figures = len(build(AnnouncedSource(made("one")[0])).figures)
     assert figures == 4
     assert len(written) == 1 + 3 * figures
     assert all(path.stat().st_size > 1000 for path in written)
@@ -182,7 +185,7 @@ def test_figures_become_files_in_the_formats_asked_for(tmp_path, made):
 @pytest.mark.parametrize("kind", ["fair", "analyses", "paper"])
 def test_every_kind_of_figure_can_be_a_file(tmp_path, made, kind):
     written = write_report(made(kind)[0], tmp_path / "page.html", formats=("svg",))
-    assert len(written) == 1 + len(build(Source(made(kind)[0])).figures)
+    assert len(written) == 1 + len(build(AnnouncedSource(made(kind)[0])).figures)
     assert all(path.stat().st_size > 1000 for path in written)
 
 
@@ -234,14 +237,14 @@ def test_runs_whose_plan_is_unknown_are_counted_and_left_out(tmp_path):
     with Ledger.open(path, write=True, create=True) as book:
         trial = Trial("digits-mlp", "Adam", {"lr": 1e-3}, 0, {"epochs": 3}, registration="f" * 32)
         helpers.add(book, [(trial, (Role("fair", "Adam", "base", "tune"),))])
-    report = build(Source(path))
+    report = build(AnnouncedSource(path))
     assert any("1 runs carry a registration (ffffffffffff)" in text for text in report.banners)
     assert [section.id for section in report.sections] == ["provenance"]
 
 
 def test_two_tasks_are_corrected_together_as_well(made, tmp_path):
     plan = helpers.plan_of_sweep()
-    outcome = tables(Source(made("fair")[0]), plan)
+    outcome = tables(AnnouncedSource(made("fair")[0]), plan)
     assert suite_table([outcome]) is None
     twin = replace(
         outcome,
@@ -274,7 +277,7 @@ def test_unreachable_is_asked_of_one_memory_at_a_time():
 
 def test_a_page_with_too_many_figures_keeps_some_of_every_task():
     def figure(task, number):
-        return Figure(f"{task}-{number}", f"{task}, fair: {number}", Axis("x"), Axis("y"), ())
+        return Figure(f"{task}-{number}", f"{task}, fair: {number}", FigureAxis("x"), FigureAxis("y"), ())
 
     figures = [figure("a", k) for k in range(6)] + [figure("b", k) for k in range(2)]
     assert limit.of_every_task(figures, 5) == {"a-0", "b-0", "a-1", "b-1", "a-2"}

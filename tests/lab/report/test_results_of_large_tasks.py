@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from report_helpers import add
 
-from critgrad.lab.analyses import ANALYSES, Options
 from critgrad.lab.ledger import Ledger
-from critgrad.lab.protocol import Fair, Standing, find, paper_best, paper_grid
-from critgrad.lab.protocol.committed import document_name
-from critgrad.lab.protocol.paper_values import OPTIMIZERS, RUN_TIMES
-from critgrad.lab.results_page import render_results
-from critgrad.lab.results_page.claims import Verdict, verdicts
-from critgrad.lab.results_page.findings import gather
-from critgrad.lab.results_page.rules import NOT_SEEN, NOT_TESTED
+from critgrad.lab.ledger.committed import Standing, document_name
+from critgrad.paper.analyses import ANALYSES, Options
+from critgrad.paper.protocol import Fair, find, paper_best, paper_grid
+from critgrad.paper.protocol.paper_values import OPTIMIZERS, RUN_TIMES
+from critgrad.paper.results_page import render_results
+from critgrad.paper.results_page.claims import Verdict, verdicts
+from critgrad.paper.results_page.findings import gather
+from critgrad.paper.results_page.rules import NOT_SEEN, NOT_TESTED
 
 
 def section(text: str, title: str) -> str:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from critgrad.lab.statistics import (
+from critgrad.lab.stats import (
     interquartile_mean,
     kaplan_meier,
     mean_interval,
@@ -12,8 +12,8 @@ from critgrad.lab.statistics import (
     speedup,
     t_quantile,
 )
-from critgrad.lab.statistics.simulate import band
-from critgrad.lab.statistics.student import incomplete_beta
+from critgrad.lab.stats.simulate import band
+from critgrad.lab.stats.student import incomplete_beta
 
 special = pytest.importorskip("scipy.special")
 stats = pytest.importorskip("scipy.stats")

@@ -7,16 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from critgrad.lab.statistics import (
-    direction,
-    mean_interval,
-    paired_difference,
-    t_quantile,
-    worst_filled,
-    worst_value,
-)
-from critgrad.lab.statistics.intervals import interval_rows
-from critgrad.lab.statistics.student import binomial_tail, incomplete_beta
+from critgrad.lab.stats import direction, mean_interval, paired_difference, t_quantile, worst_filled, worst_value
+from critgrad.lab.stats.intervals import interval_rows
+from critgrad.lab.stats.student import binomial_tail, incomplete_beta
 
 numbers = st.floats(-1e6, 1e6, allow_subnormal=False)
 

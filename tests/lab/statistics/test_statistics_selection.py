@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from critgrad.lab.statistics import Axis, at_edge, choose, expected_best
+from critgrad.lab.stats import EdgeAxis, at_edge, choose, expected_best
 
 small = st.lists(st.integers(-9, 9).map(float), min_size=1, max_size=7)
 
@@ -54,7 +54,7 @@ def test_expected_best_needs_a_test_value_for_each_trial():
         expected_best([1.0, 2.0], [1.0])
 
 
-SPACE = {"lr": Axis(1e-4, 1.0), "beta": Axis(0.8, 1.0, "linear")}
+SPACE = {"lr": EdgeAxis(1e-4, 1.0), "beta": EdgeAxis(0.8, 1.0, "linear")}
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,9 @@ def test_the_outermost_trial_is_an_edge_even_far_from_the_end_of_the_range():
 
 def test_bad_axes_and_points_are_refused():
     with pytest.raises(ValueError, match="'cubic'"):
-        Axis(0.0, 1.0, "cubic")
+        EdgeAxis(0.0, 1.0, "cubic")
     with pytest.raises(ValueError, match=r"0\.0 to 1\.0 on a log"):
-        Axis(0.0, 1.0)
+        EdgeAxis(0.0, 1.0)
     with pytest.raises(ValueError, match="no 'beta'"):
         at_edge({"lr": 0.1}, SPACE)
 

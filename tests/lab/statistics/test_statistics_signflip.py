@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from critgrad.lab.statistics import holm, sign_flip
-from critgrad.lab.statistics.signflip import sign_flip_rows
+from critgrad.lab.stats import holm, sign_flip
+from critgrad.lab.stats.signflip import sign_flip_rows
 
 
 def by_loop(differences):

@@ -9,8 +9,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from critgrad.lab.statistics import Pair, judge
-from critgrad.lab.statistics import simulate as sim
+from critgrad.lab.stats import Pair, judge
+from critgrad.lab.stats import simulate as sim
 
 ROWS = 2000
 LOW, HIGH = sim.band(0.05, ROWS)

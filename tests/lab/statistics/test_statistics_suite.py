@@ -5,14 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from critgrad.lab.statistics import (
-    interquartile_mean,
-    normalised,
-    probability_of_improvement,
-    suite_difference,
-    suite_score,
-)
-from critgrad.lab.statistics.bootstrap import percentile_interval
+from critgrad.lab.stats import interquartile_mean, normalised, probability_of_improvement, suite_difference, suite_score
+from critgrad.lab.stats.bootstrap import percentile_interval
 
 values = st.lists(st.integers(-5, 5).map(float), min_size=2, max_size=8)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from critgrad.lab.statistics import kaplan_meier, speedup, target_value, time_to_target
+from critgrad.lab.stats import kaplan_meier, speedup, target_value, time_to_target
 
 LIMIT = 50.0
 times = st.lists(st.one_of(st.none(), st.integers(1, 50).map(float)), min_size=1, max_size=9)

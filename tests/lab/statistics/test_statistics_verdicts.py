@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from critgrad.lab.statistics import Pair, judge, seeds_needed, sign_flip, unreachable
-from critgrad.lab.statistics.verdicts import FEWEST_SEEDS
+from critgrad.lab.stats import Pair, judge, seeds_needed, sign_flip, unreachable
+from critgrad.lab.stats.verdicts import FEWEST_SEEDS
 
 RNG = np.random.default_rng(0)
 

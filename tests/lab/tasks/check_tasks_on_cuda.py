@@ -11,9 +11,9 @@ import time
 
 import torch
 
-from critgrad.lab.spec import Trial
+from critgrad.lab.run.spec import Trial
 from critgrad.lab.tasks import TASKS
-from critgrad.lab.train import new_model, problem_for, train
+from critgrad.lab.train.loop import new_model, problem_for, train
 
 
 def steps_do_not_wait(name: str) -> None:

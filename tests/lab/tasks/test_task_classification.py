@@ -8,12 +8,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
-from critgrad.lab import data
-from critgrad.lab.data import Dataset
-from critgrad.lab.models import DeepConvNet, LeNet
-from critgrad.lab.tasks import TASKS, problem_of, task_of
+from critgrad.lab.tasks import TASKS, data, problem_of, task_of
 from critgrad.lab.tasks.classification import ClassificationProblem
-from critgrad.lab.train import new_model
+from critgrad.lab.tasks.data import Dataset
+from critgrad.lab.tasks.models import DeepConvNet, LeNet
+from critgrad.lab.train.loop import new_model
 
 BANKABLE = [name for name, task in TASKS.items() if task.bankable]
 

@@ -5,11 +5,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from critgrad.lab.metrics import corpus_bleu
-from critgrad.lab.models import Seq2Seq
 from critgrad.lab.tasks import problem_of
 from critgrad.lab.tasks.dialogue import END, PAD, START, UNKNOWN
-from critgrad.lab.train import new_model
+from critgrad.lab.tasks.metrics import corpus_bleu
+from critgrad.lab.tasks.models import Seq2Seq
+from critgrad.lab.train.loop import new_model
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import nn
 
-from critgrad.lab.models import ENCODERS, PairClassifier
-from critgrad.lab.models.sentence import reversed_rows
 from critgrad.lab.tasks import problem_of
 from critgrad.lab.tasks.inference import read_vectors
-from critgrad.lab.train import new_model
+from critgrad.lab.tasks.models import ENCODERS, PairClassifier
+from critgrad.lab.tasks.models.sentence import reversed_rows
+from critgrad.lab.train.loop import new_model
 
 
 @pytest.mark.parametrize("encoder, size", [("lstm", 602_603), ("infersent", 1_164_203), ("conv", 3_122_603)])

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from critgrad.lab.tasks import problem_of
-from critgrad.lab.train import new_model
+from critgrad.lab.train.loop import new_model
 
 
 def parameters(model):
@@ -14,8 +14,8 @@ def parameters(model):
 
 @pytest.mark.parametrize("vocabulary, size", [(10_000, 2_029_328), (33_278, 6_521_982)])
 def test_the_models_have_the_sizes_of_the_plan(vocabulary, size):
-    from critgrad.lab.models import LanguageModel
     from critgrad.lab.tasks import task_of
+    from critgrad.lab.tasks.models import LanguageModel
 
     o = task_of("ptb-lstm").options
     assert parameters(LanguageModel(vocabulary, o["embedding"], o["hidden"], o["layers"])) == size

@@ -5,8 +5,8 @@ from itertools import takewhile
 import pytest
 import torch
 
-from critgrad.lab import metrics
-from critgrad.lab.metrics import bleu_multiwoz, corpus_bleu, corpus_bleu_of_rows
+from critgrad.lab.tasks import metrics
+from critgrad.lab.tasks.metrics import bleu_multiwoz, corpus_bleu, corpus_bleu_of_rows
 
 
 def corpus(rng):

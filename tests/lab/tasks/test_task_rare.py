@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from critgrad.lab.spec import Trial
+from critgrad.lab.run.spec import Trial
 from critgrad.lab.tasks import problem_of, task_of
-from critgrad.lab.train import train
+from critgrad.lab.train.loop import train
 
 LONG, CONTINUAL = "digits-mlp@longtail", "digits-mlp@continual"
 
@@ -77,7 +77,7 @@ def test_what_is_reported_is_the_mean_over_all_phases():
 
 @pytest.mark.parametrize("task", [LONG, CONTINUAL, "mnist-mlp@longtail@tiny", "mnist-mlp@continual@tiny"])
 def test_they_train_alike_in_both_engines(task):
-    from critgrad.lab.bank import run_bank
+    from critgrad.lab.train.bank import run_bank
 
     trials = [Trial(task, "Adam_F", {"lr": 3e-3}, seed, {"epochs": 2, "batch_size": 32}) for seed in (0, 1)]
     bank = run_bank([trial.replace(engine="bank") for trial in trials])

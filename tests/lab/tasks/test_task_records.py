@@ -3,8 +3,8 @@ import torch
 
 pytest.importorskip("numpy")
 
-from critgrad.lab.data import DATASETS
 from critgrad.lab.tasks import TASKS, TRAIN_LOSS, problem_of, task_of
+from critgrad.lab.tasks.data import DATASETS
 
 NAMES = [
     *("digits-mlp", "mnist-logreg", "mnist-mlp", "covtype-logreg", "rcv1-logreg", "reuters-logreg", "noise-logreg"),

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from critgrad.lab.tasks import problem_of
 from critgrad.lab.tasks.language import NOT_COUNTED
-from critgrad.lab.train import new_model
+from critgrad.lab.train.loop import new_model
 
 transformers = pytest.importorskip("transformers")
 

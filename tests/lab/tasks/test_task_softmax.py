@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from critgrad.lab.models.softmax import NOT_COUNTED, linear_cross_entropy, sum_of_losses
+from critgrad.lab.tasks.models.softmax import NOT_COUNTED, linear_cross_entropy, sum_of_losses
 
 
 def tensors(dtype, scale=1.0, n=37, h=8, v=51):

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import results
-from ..results import Result
+from ..run import results
+from ..run.results import Result
 
 
 def dumps(values: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 import time
+import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -39,6 +40,11 @@ else:
             fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
+        except OSError as error:  # no locks on this file system, or no server to ask
+            raise LedgerError(
+                f"Cannot lock the ledger: flock says {error}. Put it on a disk of this machine, or on one with locks "
+                "(--ledger OTHER.db), and join ledgers with `critgrad merge`"
+            ) from error
         return True
 
 
@@ -76,8 +82,12 @@ class WriterLock:
                 time.sleep(_PAUSE)
             self._descriptor = self._open(ledger)
             # Whoever releases the lock removes the file: what was locked must still be the file of that name.
-            if _try_lock(self._descriptor, shared=False) and self._is_current():
-                break
+            try:
+                if _try_lock(self._descriptor, shared=False) and self._is_current():
+                    break
+            except LedgerError:
+                os.close(self._descriptor)
+                raise
             os.close(self._descriptor)
         else:
             raise LedgerError(
@@ -121,6 +131,9 @@ def holder_of(ledger: str | Path) -> Holder | None:
         return None
     try:
         return None if _try_lock(descriptor, shared=True) else _read(path)
+    except LedgerError as error:
+        warnings.warn(f"Who writes to {ledger} is not known: {error}", RuntimeWarning, stacklevel=2)
+        return None
     finally:
         os.close(descriptor)
 

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..spec import Trial
+from ..errors import LabError
+from ..run.spec import Trial
 from .codec import unpack
 
 
-class LedgerError(Exception):
+class LedgerError(LabError):
     """A ledger cannot be read or written. The message names the file and the cure."""
 
 
@@ -53,7 +54,7 @@ class Row:
 
 
 @dataclass
-class Analysis:
+class StoredAnalysis:
     """What was computed from several runs; ``keys`` names them."""
 
     name: str

@@ -3,6 +3,9 @@
 NOTE [durability]: write-ahead log with ``synchronous=NORMAL``. A commit has been handed to the operating system when it
 returns: killing any process loses nothing. Only a power failure may lose the last commits, and then whole ones: their trials
 count as not done and are run again. ``FULL`` would wait for the disk once per trial (milliseconds each) for that case alone.
+
+NOTE [shared disks]: the log's index is memory that processes share, which machines do not. On a network file system a ledger
+has a rollback journal instead, written through to the server; readers wait for the moments in which the writer commits.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from .disk import on_network
 from .records import LedgerError
 
 VERSION = 1
@@ -80,8 +84,9 @@ def connect_writer(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=rwc", uri=True, isolation_level=None, timeout=30)
     try:
         connection.execute("PRAGMA page_size=8192")  # rows are about 1.5 kB: less is wasted at the end of each page
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=NORMAL")
+        shared = on_network(path)
+        connection.execute(f"PRAGMA journal_mode={'DELETE' if shared else 'WAL'}")
+        connection.execute(f"PRAGMA synchronous={'FULL' if shared else 'NORMAL'}")
         if _is_empty(connection):
             connection.executescript(
                 f"BEGIN; {TABLES} PRAGMA application_id={APPLICATION}; PRAGMA user_version={VERSION}; COMMIT;"

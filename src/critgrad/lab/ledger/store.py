@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from ..results import Result
-from ..spec import SCHEMA, Trial
+from ..run.results import Result
+from ..run.spec import SCHEMA, Trial
 from .codec import dumps, join_summary, pack, split_summary
 from .lock import WriterLock
 from .packed import Unpacked, is_packed
-from .records import Analysis, LedgerError, Role, Row
+from .records import LedgerError, Role, Row, StoredAnalysis
 from .schema import connect_reader, connect_writer, explained
 
 # A part of a trial that is the same for its whole group: all but the numbers of ``hyper`` and the seed.
@@ -337,7 +337,7 @@ class Ledger:
         """
         return self._select(sql, (SCHEMA,))
 
-    def analyses(self, name: str | None = None, task: str | None = None) -> list[Analysis]:
+    def analyses(self, name: str | None = None, task: str | None = None) -> list[StoredAnalysis]:
         """What was computed, of that name and task if given."""
         sql = """
         SELECT name, task, arm, data, keys, layout, arrays FROM analyses
@@ -345,7 +345,7 @@ class Ledger:
         """
         found = self._select(sql, (name, task))
         return [
-            Analysis(name, task, arm, json.loads(data), _keys(keys), (layout, arrays))
+            StoredAnalysis(name, task, arm, json.loads(data), _keys(keys), (layout, arrays))
             for name, task, arm, data, keys, layout, arrays in found
         ]
 

@@ -38,7 +38,7 @@ BY_SLOT = ("priority", "age")
 
 
 @dataclass(frozen=True)
-class Setting:
+class FrameSetting:
     """One run: a surface, an optimizer, a learning rate and, with a memory, its size and decay."""
 
     surface: Surface
@@ -52,14 +52,14 @@ class Setting:
         return simulate(self.surface, self.optimizer, self.lr, self.topC, self.decay, frames)
 
 
-def settings() -> Iterator[Setting]:
+def settings() -> Iterator[FrameSetting]:
     """Every run of the file, in its order: optimizer, surface, lr and, with a memory, topC and decay."""
     for optimizer in OPTIMIZERS:
         memories = [(0, 0.0)] if optimizer.memory is None else [(c, d) for c in TOPCS for d in DECAYS]
         for surface in SURFACES:
             for lr in surface.lrs[optimizer.family]:
                 for topC, decay in memories:
-                    yield Setting(surface, optimizer, lr, topC, decay)
+                    yield FrameSetting(surface, optimizer, lr, topC, decay)
 
 
 def header() -> dict[str, Any]:
@@ -142,10 +142,10 @@ class Frames:
             slot += setting.topC
 
     @staticmethod
-    def _key(setting: Setting) -> tuple[Any, ...]:
+    def _key(setting: FrameSetting) -> tuple[Any, ...]:
         return setting.surface.key, setting.optimizer.name, setting.lr, setting.topC, setting.decay
 
-    def __getitem__(self, setting: Setting) -> Run:
+    def __getitem__(self, setting: FrameSetting) -> Run:
         row, slot = self._rows[self._key(setting)]
         n = int(self.arrays["length"][0, row])
         code = {name: self.arrays[name][row, :n] for name in BY_RUN}

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import LabError
 from .codec import Codes, pack, unpack
 
 DATA = Path(__file__).with_name("frames.bin")
@@ -23,7 +24,7 @@ def write(path: Path, header: dict[str, Any], arrays: dict[str, Codes]) -> None:
     """Write the file; ``header["arrays"]`` lists names and shapes, in the order of the body."""
     for name, shape in header["arrays"]:
         if arrays[name].shape != tuple(shape):
-            raise ValueError(f"Invalid array {name}: shape {arrays[name].shape}, expected {tuple(shape)}")
+            raise LabError(f"Invalid array {name}: shape {arrays[name].shape}, expected {tuple(shape)}")
     text = json.dumps(header, separators=(",", ":")).encode()
     body = zlib.compress(b"".join(pack(arrays[name]) for name, _ in header["arrays"]), 9)
     path.write_bytes(MAGIC + struct.pack("<I", len(text)) + text + body)
@@ -33,7 +34,7 @@ def read(path: Path = DATA) -> tuple[dict[str, Any], bytes]:
     """The header and the compressed body."""
     data = path.read_bytes()
     if not data.startswith(MAGIC):
-        raise ValueError(f"Invalid frames file: {path}, expected one by `python -m critgrad.lab.playground.frames`")
+        raise LabError(f"Invalid frames file: {path}, expected one by `python -m critgrad.lab.playground.frames`")
     start = len(MAGIC) + 4
     (size,) = struct.unpack("<I", data[len(MAGIC) : start])
     return json.loads(data[start : start + size]), data[start + size :]

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..statistics import Interval
+from ..stats import Interval
+from ..words import FEWEST_FOR_INTERVAL
 from .figure import Figure
 from .table import Cell, Table, interval
 
 Data = Mapping[str, Any]
-FEWEST_FOR_INTERVAL = 3  # with two runs a t-interval is thirteen standard errors wide and hides the rest
 
 
 @dataclass(frozen=True)

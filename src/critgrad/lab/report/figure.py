@@ -16,7 +16,7 @@ DECADES = 30.0  # largest over smallest value from which on an axis is logarithm
 
 
 @dataclass(frozen=True)
-class Axis:
+class FigureAxis:
     """An axis; ``title`` carries the unit. ``labels`` makes it one of categories, first at the top or left."""
 
     title: str
@@ -101,8 +101,8 @@ class Figure:
 
     id: str
     title: str
-    x: Axis
-    y: Axis
+    x: FigureAxis
+    y: FigureAxis
     series: tuple[Series, ...]
     caption: str = ""
     reference: float | None = None  # a line across the x axis: no difference
@@ -126,14 +126,14 @@ def spans_decades(values: Iterable[Number]) -> bool:
     return bool(known) and min(known) > 0 and max(known) / min(known) >= DECADES
 
 
-def value_axis(title: str, values: Iterable[Number], *, log: bool | None = None) -> Axis:
+def value_axis(title: str, values: Iterable[Number], *, log: bool | None = None) -> FigureAxis:
     """An axis for these values: logarithmic where they span decades (or as ``log`` says), with ticks at 1, 2, 5.
 
     What lies beyond the values (the lower edge of a band at 0) does not stretch it.
     """
     known = [v for v in values if v is not None and math.isfinite(v)]
     if not (spans_decades(known) if log is None else log) or not known or min(known) <= 0:
-        return Axis(title)
+        return FigureAxis(title)
     low, high = min(known), max(known)
     if high / low < 2:
         low, high = low / 1.2, high * 1.2
@@ -146,13 +146,13 @@ def value_axis(title: str, values: Iterable[Number], *, log: bool | None = None)
     decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1, every)
     ticks = [float(f"{step * 10.0**decade:.3g}") for decade in decades for step in steps]
     inside = tuple(tick for tick in ticks if window[0] <= tick <= window[1])
-    return Axis(title, log=True, range=window, ticks=inside if len(inside) > 1 else None)
+    return FigureAxis(title, log=True, range=window, ticks=inside if len(inside) > 1 else None)
 
 
 FAR = 20  # times the middle of all reaches
 
 
-def without_far(points: Points, title: str) -> tuple[Points, Axis]:
+def without_far(points: Points, title: str) -> tuple[Points, FigureAxis]:
     """A forest plot and its axis, so that a point far beyond all others (runs that ended at the worst value) does not press
     these together: it stands at the axis' edge, and its number says so by an arrow.
     """
@@ -164,7 +164,7 @@ def without_far(points: Points, title: str) -> tuple[Points, Axis]:
     limit = FAR * median(reaches) if reaches else 0.0
     far = [value is not None and abs(value) > limit > 0 for value in points.values]
     if not any(far):
-        return points, Axis(title)
+        return points, FigureAxis(title)
     near = [0.0]
     for values in (points.values, points.low, points.high):
         near += [value for value, beyond in zip(values, far) if value is not None and not beyond]
@@ -183,10 +183,10 @@ def without_far(points: Points, title: str) -> tuple[Points, Axis]:
     ]
     low, high = (beside(values, False) for values in (points.low, points.high))
     cut = replace(points, values=beside(points.values, True), low=low, high=high, notes=told)
-    return cut, Axis(title, range=(edges[0] - pad, edges[1] + pad))
+    return cut, FigureAxis(title, range=(edges[0] - pad, edges[1] + pad))
 
 
-def arrows_text(axis: Axis) -> str:
+def arrows_text(axis: FigureAxis) -> str:
     """What a caption says of the arrows of such an axis."""
     return "; ◂ ▸: beyond the axis" if axis.range else ""
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .figure import Axis, Bars, Figure, Heat, Line, Number, Points
+from ..errors import MissingPackageError
+from .figure import Bars, Figure, FigureAxis, Heat, Line, Number, Points
 
 _DASHES: dict[str, Any] = {
     "solid": "-",
@@ -40,7 +41,7 @@ def write_figures(figures: Sequence[Figure], folder: Path, formats: Sequence[str
     try:
         import matplotlib
     except ImportError:
-        raise ModuleNotFoundError("Figures as files need matplotlib: pip install matplotlib") from None
+        raise MissingPackageError("Figures as files need matplotlib: pip install matplotlib") from None
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
 
@@ -120,7 +121,7 @@ def _axes(axes: Any, figure: Figure) -> None:
         axes.grid(False, axis="y")
 
 
-def _ticks(axes: Any, axis: Axis, which: str) -> None:
+def _ticks(axes: Any, axis: FigureAxis, which: str) -> None:
     from matplotlib.ticker import NullFormatter
 
     labels = axis.names or [f"{tick:g}" for tick in axis.ticks or ()]

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from .figure import Figure
-
-if TYPE_CHECKING:
-    from .sections import Report
+from .parts import Page
 
 LARGEST_PAGE = 240  # figures; a ledger of everything has more, and says so
 
 
-def capped(report: Report) -> Report:
+def capped(report: Page) -> Page:
     """No more figures than a browser bears: long sections lose some, of every task alike."""
     count = len(report.figures)
     if count <= LARGEST_PAGE:

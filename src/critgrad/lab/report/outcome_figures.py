@@ -1,4 +1,4 @@
-"""Figures of arms side by side: learning curves, acceleration, test improvements, best after k trials, decomposition."""
+"""Figures of arms side by side: learning curves, acceleration, test improvements, best after k trials."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..ledger import Row
-from ..protocol.records import Decomposition
-from ..statistics import Comparison, Interval
-from ..statistics.intervals import interval_rows
+from ..stats import Comparison, Interval
+from ..stats.intervals import interval_rows
+from ..words import FEWEST_FOR_INTERVAL, interval_text
 from .figure import (
-    Axis,
     Bars,
     Figure,
+    FigureAxis,
     Line,
-    Number,
     Points,
     Series,
     arrows_text,
@@ -26,13 +25,11 @@ from .figure import (
     value_axis,
     without_far,
 )
-from .palette import EFFECTS, GREY, Style, style_of
+from .palette import GREY, Style, style_of
 from .panels import Panel, PanelArm
-from .table import interval_text
 
 LARGEST_CURVES = 8  # arms in one figure of curves; more are drawn family by family
 LARGEST_BARS = 24
-FEWEST_FOR_INTERVAL = 3
 CURVES = (("valid", "validation"), ("train_loss", "training loss"))
 
 
@@ -92,8 +89,8 @@ def _curves(panel: Panel, family: str, arms: Sequence[PanelArm], name: str, titl
     return Figure(
         slug("curves", panel.track, panel.title, family, name),
         f"{where}, {title.split(' (')[0]}",
-        Axis("epoch", whole=True),
-        axis if axis.log else Axis(title, range=window),
+        FigureAxis("epoch", whole=True),
+        axis if axis.log else FigureAxis(title, range=window),
         tuple(lines),
         caption,
     )
@@ -193,7 +190,7 @@ def acceleration_figures(panel: Panel) -> list[Figure]:
                 slug("acceleration", panel.track, panel.title, family),
                 f"{panel.title}{f': {family}' if family else ''}, acceleration",
                 value_axis("times sooner than the base (epochs, median)", [1.0, *values, *low, *high], log=True),
-                Axis("", labels=tuple(labels)),
+                FigureAxis("", labels=tuple(labels)),
                 (bars,),
                 "bar: median ratio of epochs to target; whisker: 95 % bootstrap interval; ▶ at least, ◀ at most: "
                 "some runs never reached the target",
@@ -245,7 +242,7 @@ def improvement_figures(panel: Panel) -> list[Figure]:
                 slug("improvement", panel.track, panel.title, family),
                 f"{panel.title}{f': {family}' if family else ''}, test {panel.metric} against the base",
                 axis,
-                Axis("", labels=tuple(labels)),
+                FigureAxis("", labels=tuple(labels)),
                 (points,),
                 f"mean paired difference on {found[0].n} seeds, 95 % t-interval; descriptive, not corrected"
                 f"{arrows_text(axis)}",
@@ -257,7 +254,7 @@ def improvement_figures(panel: Panel) -> list[Figure]:
 
 
 def _words(c: Comparison) -> str:
-    found = interval_text(Interval(c.difference, c.low, c.high, c.n), signed=True)
+    found = interval_text(Interval(c.difference, c.low, c.high, c.n), "+")
     return f"{found} {c.shown}"
 
 
@@ -292,63 +289,13 @@ def best_after_figures(panel: Panel) -> list[Figure]:
                 Figure(
                     slug("trials", panel.title, family),
                     f"{panel.title}: {family}, best after k trials",
-                    Axis("trials spent on tuning", whole=True),
+                    FigureAxis("trials spent on tuning", whole=True),
                     value_axis(f"expected best validation {panel.measured}", values),
                     tuple(lines),
                     note,
                 )
             )
     return out
-
-
-# -- decomposition -----------------------------------------------------------------------------------------------------
-
-
-def decomposition_figures(task: str, metric: str, unit: str, parts: Sequence[Decomposition]) -> list[Figure]:
-    """What a memory's difference to its base is made of, as a waterfall from 0 to the whole difference."""
-    out = []
-    for part in parts:
-        terms = list(reversed(part.terms))  # from the base up: step size first
-        labels, start, values, low, high, notes = [], [], [], [], [], []
-        at = 0.0
-        for term in terms:
-            found = term.difference
-            labels.append(term.effect)
-            start.append(at)
-            values.append(at + found.mean)
-            low.append(_shifted(at, found.low))
-            high.append(_shifted(at, found.high))
-            notes.append(interval_text(found, signed=True))
-            at += found.mean
-        total = part.total
-        labels.append("total")
-        start.append(0.0)
-        values.append(total.mean)
-        low.append(_shifted(0.0, total.low))
-        high.append(_shifted(0.0, total.high))
-        notes.append(interval_text(total, signed=True))
-        inks = [EFFECTS[0] if term.difference.mean >= 0 else EFFECTS[1] for term in terms] + [GREY[0]]
-        name = f"{part.family}_{part.arm}"
-        bars = Bars("effect", labels, clean(values), inks, start, clean(low), clean(high), None, notes)
-        out.append(
-            Figure(
-                slug("decompose", task, name),
-                f"{task}: {name} minus {part.family}, taken apart",
-                Axis(f"improvement of test {metric}{f' ({unit})' if unit else ''}; right is better"),
-                Axis("", labels=tuple(labels)),
-                (bars,),
-                "each bar starts where the one above ends: "
-                + "; ".join(f"{term.effect}: {term.minuend} − {term.subtrahend}" for term in terms)
-                + ". Whiskers: 95 % t-interval of that effect alone",
-                reference=0.0,
-                rows=len(labels),
-            )
-        )
-    return out
-
-
-def _shifted(at: float, value: float) -> Number:
-    return at + value if math.isfinite(value) else None
 
 
 # -- one run -----------------------------------------------------------------------------------------------------------
@@ -374,7 +321,7 @@ def memory_figures(panel: Panel) -> list[Figure]:
             Figure(
                 slug("memory", panel.title, arm.label, "norms"),
                 f"{panel.title}: {name}, gradient norms",
-                Axis("epoch", whole=True),
+                FigureAxis("epoch", whole=True),
                 value_axis("gradient norm at the end of the epoch", [*norms[0].y, *norms[1].y]),
                 norms,
                 "one run",
@@ -396,7 +343,7 @@ def memory_figures(panel: Panel) -> list[Figure]:
             Figure(
                 slug("memory", panel.title, arm.label, "ages"),
                 f"{panel.title}: {name}, age of the stored gradients",
-                Axis("epoch", whole=True),
+                FigureAxis("epoch", whole=True),
                 value_axis("age (steps)", [*lines[0].y, *lines[1].y]),
                 lines,
                 "one run, at the end of each epoch",

@@ -12,17 +12,21 @@ import numpy as np
 
 from critgrad._version import __version__
 
+from ..errors import MissingPackageError
 from .figure import Figure
+from .parts import Page, PageBlock, Section
 from .plotly_form import Inks, spec
-from .sections import Block, Report, Section
 
 WEB = Path(__file__).with_name("web")
+LARGEST_BESIDE = 6  # columns of a table that fits beside a figure
 
 
-def render(report: Report, title: str, ledger: str) -> str:
+def render(report: Page, title: str, ledger: str) -> str:
     """The text of the page."""
-    # Imported here: the lab trains without it.
-    from plotly.offline import get_plotlyjs
+    try:  # here: the lab trains without it
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        raise MissingPackageError("A report needs another package: pip install 'critgrad[lab]'") from error
 
     inks = Inks()
     figures = {figure.id: spec(figure, inks) for figure in report.figures}
@@ -49,7 +53,7 @@ def render(report: Report, title: str, ledger: str) -> str:
     return re.sub(r"\{\{([A-Z]+)\}\}", lambda match: parts[match[1]], _web("page.html"))
 
 
-def data_of(report: Report, title: str, ledger: str) -> dict[str, Any]:
+def data_of(report: Page, title: str, ledger: str) -> dict[str, Any]:
     """The tables and the analyses as plain values: what is embedded, so that the page can be checked and re-read."""
     return {
         "format": 1,
@@ -94,17 +98,21 @@ def _section(section: Section) -> str:
     return f'<section id="{section.id}"><h2>{html.escape(section.title)}</h2>{intro}{blocks}</section>'
 
 
-def _block(block: Block, folded: bool) -> str:
-    parts = [f'<p class="soft">{html.escape(block.intro)}</p>'] if block.intro else []
+def _block(block: PageBlock, folded: bool) -> str:
+    parts = [f'<p class="answer">{html.escape(text)}</p>' for text in block.words]
+    parts += [f'<p class="soft">{html.escape(block.intro)}</p>'] if block.intro else []
+    if block.terms:
+        terms = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(what)}</dd>" for name, what in block.terms)
+        parts.append(f'<dl class="terms">{terms}</dl>')
     parts += [f'<p class="warning">{html.escape(text)}</p>' for text in block.warnings]
-    opened = [table.html() for table in block.tables if not table.folded]
+    opened = [table for table in block.tables if not table.folded]
     closed = [table.html() for table in block.tables if table.folded]
     if block.figures:
         cards = [_figure(figure) for figure in block.figures]
-        if len(cards) % 2 and opened:
-            cards.append(f'<div class="beside">{opened.pop(0)}</div>')  # where a figure would stand
+        if len(cards) % 2 and opened and len(opened[0].heads) <= LARGEST_BESIDE:
+            cards.append(f'<div class="beside">{opened.pop(0).html()}</div>')  # where a figure would stand
         parts.append(f'<div class="figures">{"".join(cards)}</div>')
-    inner = "\n".join([*parts, *opened, *closed])
+    inner = "\n".join([*parts, *(table.html() for table in opened), *closed])
     if not block.title:
         return inner
     title = html.escape(block.title)

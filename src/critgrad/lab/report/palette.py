@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..optimizers import OPTIMIZERS
+from ..train.optimizers import OPTIMIZERS
 
 
 @dataclass(frozen=True)
@@ -43,30 +43,13 @@ _ROLES = {"base": (0, "solid", 2.0), "C": (1, "dash", 2.2), "F": (2, "solid", 3.
 _SHAPES = {"SGD": "circle", "SGDM": "square", "RMSprop": "diamond", "Adam": "triangle-up", "AdamW": "cross"}
 
 GREY = (Ink("#4d4d4d", "#c9c9c9"), Ink("#777777", "#9d9d9d"), Ink("#9a9a9a", "#777777"))
-_RIVALS: dict[str, Style] = {
+RIVALS: dict[str, Style] = {
     "NAdam": Style(GREY[0], "dashdot", 2.0, "triangle-down"),
     "Nesterov": Style(GREY[0], "dashdot", 2.0, "triangle-down"),
     "AggMo": Style(GREY[1], "longdash", 2.0, "pentagon"),
 }
-# Arms that are not an optimizer of the registry: the base at another step, a memory with other decisions.
-_CONTROLS: dict[str, Style] = {
-    "rival": Style(GREY[0], "dashdot", 2.0, "triangle-down"),
-    "F-rival": Style(GREY[0], "solid", 2.6, "star"),
-    "F-tensor": Style(GREY[1], "solid", 2.6, "diamond"),
-    "momentum": Style(GREY[0], "longdash", 2.0, "triangle-right"),
-    "AggMo": _RIVALS["AggMo"],
-    "C-FIFO": Style(GREY[1], "dash", 1.8, "cross"),
-    "F-FIFO": Style(GREY[1], "longdashdot", 1.8, "cross"),
-    "F-random": Style(GREY[2], "longdashdot", 1.8, "x"),
-    "C-step": Style(GREY[1], "dot", 2.0, "star"),
-    "F-step": Style(GREY[0], "dot", 2.0, "star"),
-    "C-momentum": Style(GREY[2], "longdash", 1.8, "hexagon"),
-    "C-yoked": Style(GREY[2], "dash", 1.8, "pentagon"),
-    "F-yoked": Style(GREY[2], "dashdot", 1.8, "pentagon"),
-    "C-longer": Style(GREY[2], "dot", 1.8, "bowtie"),
-    "F-longer": Style(GREY[2], "dot", 1.8, "hourglass"),
-    "F-rival-longer": Style(GREY[1], "dot", 1.8, "hourglass"),
-}
+# Arms that are not an optimizer of the registry, by name: filled by the study that has them.
+ARM_STYLES: dict[str, Style] = {}
 OWN_ARMS = ("", "base", "C", "F")
 
 WIN = Ink("#00664a", "#46cba2")
@@ -79,17 +62,17 @@ EFFECTS = (Ink("#0072b2", "#6cc0f0"), Ink("#d55e00", "#f08a3c"))  # better, wors
 def style_of(optimizer: str, arm: str = "") -> Style:
     """The look of an optimizer, or of the arm that it stands for where that is a control.
 
-    >>> style_of("Adam_F").dash, style_of("Adam", "C-step").dash
+    >>> style_of("Adam_F").dash, style_of("Adam", "an arm that nobody has described").dash
     ('solid', 'dot')
     """
-    if arm not in OWN_ARMS and optimizer not in _RIVALS:
-        return _CONTROLS.get(arm, Style(GREY[1], "dot"))
-    if optimizer in _RIVALS:
-        return _RIVALS[optimizer]
+    if arm not in OWN_ARMS and optimizer not in RIVALS:
+        return ARM_STYLES.get(arm, Style(GREY[1], "dot"))
+    if optimizer in RIVALS:
+        return RIVALS[optimizer]
     recipe = OPTIMIZERS.get(optimizer)
     if recipe is None or recipe.family not in _HUES:
         return Style(GREY[1], "dot")
-    if recipe.name.removesuffix("_C").removesuffix("_F") in _RIVALS:
+    if recipe.name.removesuffix("_C").removesuffix("_F") in RIVALS:
         grey = GREY[1] if recipe.role == "C" else GREY[0]
         return Style(grey, "dash" if recipe.role == "C" else "solid", 2.2, "star")
     shade, dash, width = _ROLES[recipe.role]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .figure import Axis, Bars, Figure, Heat, Line, Number, Points
+from .figure import Bars, Figure, FigureAxis, Heat, Line, Number, Points
 from .palette import Ink, Style
 
 BAND = 0.16  # opacity
@@ -75,7 +75,7 @@ def spec(figure: Figure, inks: Inks) -> dict[str, Any]:
     return {"data": traces, "layout": layout, "legend": legend}
 
 
-def _axis(axis: Axis, vertical: bool, heat: bool) -> dict[str, Any]:
+def _axis(axis: FigureAxis, vertical: bool, heat: bool) -> dict[str, Any]:
     out: dict[str, Any] = {"title": {"text": axis.title}, "automargin": True}
     if axis.labels is not None:
         out |= {"type": "category", "showgrid": not heat and not vertical}

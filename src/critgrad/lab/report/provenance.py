@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..ledger import Row
-from ..protocol import Outcome
+from ..ledger.source import Source
 from ..words import listed
 from .panels import Panel
-from .source import Source
 from .table import Cell, Table, number, prose, word
 
 _LOUD = {"synthetic": "badge loss", "part": "badge warn", "whole": "badge plain"}
@@ -113,52 +112,6 @@ def data_table(source: Source) -> Table:
         {"task": task, "state": state, "sha256": sha, "runs": count} for (task, state, sha, _), count in groups.items()
     ]
     return Table("table-data", heads, cells, records, "Data")
-
-
-def registration_table(outcomes: Sequence[Outcome], lost: dict[str, int]) -> Table | None:
-    """The plans that were written down before the runs, and where each stands."""
-    if not outcomes and not lost:
-        return None
-    heads = (
-        ("task", ""),
-        ("hash", "of the file's content; part of every trial's key"),
-        ("commit", "that brought it"),
-        ("standing", ""),
-        ("trials", "of each tuned arm"),
-        ("tuning seeds", ""),
-        ("report seeds", ""),
-        ("epochs", ""),
-        ("runs", ""),
-        ("to go", ""),
-    )
-    cells, records = [], []
-    for outcome in outcomes:
-        plan, where = outcome.registration, outcome.standing
-        commit = where.commit or ""
-        cells.append(
-            [
-                word(plan.task),
-                Cell(plan.hash[:12], title=plan.hash, css="code"),
-                Cell(commit[:12], title=commit, css="code"),
-                Cell("registered" if where.registered else where.text, css="" if where.registered else "badge warn"),
-                number(plan.trials),
-                Cell(ranges(plan.tuning_seeds), len(plan.tuning_seeds)),
-                Cell(ranges(plan.report_seeds), len(plan.report_seeds)),
-                number(plan.epochs),
-                number(outcome.runs, 9),
-                number(sum(outcome.pending.values())),
-            ]
-        )
-        records.append(
-            {"task": plan.task, "hash": plan.hash, "commit": where.commit, "registered": where.registered}
-            | {"runs": outcome.runs, "pending": dict(outcome.pending), "plan": plan.to_dict()}
-        )
-    for value, count in lost.items():
-        row: list[Cell] = [word("?"), Cell(value[:12], title=value, css="code"), word("")]
-        row.append(Cell("its plan is not in the ledger: its runs are left out", css="badge warn"))
-        cells.append([*row, *[word("")] * 4, number(count), word("")])
-        records.append({"hash": value, "runs": count, "registered": False})
-    return Table("table-registrations", heads, cells, records, "Registrations")
 
 
 def machine_table(source: Source) -> Table:

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..statistics import Comparison, Interval, unreachable
-from ..words import decimals, places_without_width, without_noise
+from ..stats import Comparison, Interval, unreachable
+from ..words import FEWEST_FOR_INTERVAL, interval_text
 
 LARGEST_TABLE = 400  # rows that are shown
+MANY_COLUMNS = 10  # so many stand closer, and their numbers may take two lines
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,13 @@ class Table:
             f"{html.escape(title)}</th>"
             for index, (title, hint) in enumerate(self.heads)
         )
-        body = "\n".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in self.cells[:LARGEST_TABLE])
+        names = [title for title, _ in self.heads]
+        body = "\n".join(f"<tr>{''.join(map(_cell, row, names))}</tr>" for row in self.cells[:LARGEST_TABLE])
         more = len(self.cells) - LARGEST_TABLE
         note = f'<p class="note">{more} more rows are not shown.</p>' if more > 0 else ""
+        many = " many" if len(self.heads) >= MANY_COLUMNS else ""
         box = (
-            f'<div class="table-box"><table id="{self.id}" class="sortable"><thead><tr>{head}</tr></thead>'
+            f'<div class="table-box"><table id="{self.id}" class="sortable{many}"><thead><tr>{head}</tr></thead>'
             f"<tbody>{body}</tbody></table></div>{note}"
         )
         title = html.escape(self.title)
@@ -60,8 +63,9 @@ class Table:
         return "number" if sum(numbers) * 2 > len(numbers) else ""
 
 
-def _cell(cell: Cell) -> str:
-    sort = "" if cell.sort is None else f' data-sort="{cell.sort:.17g}"'
+def _cell(cell: Cell, name: str) -> str:
+    """A cell; on a narrow page it stands under the others of its row, behind its column's name."""
+    sort = _attribute("data-label", name) + ("" if cell.sort is None else f' data-sort="{cell.sort:.17g}"')
     kind = " ".join(filter(None, ["number" if cell.sort is not None and not cell.css else "", cell.css]))
     inner = html.escape(cell.text)
     if cell.css.startswith("badge"):
@@ -103,31 +107,25 @@ def prose(text: object) -> Cell:
     return Cell(str(text), css="wrap")
 
 
-def interval_text(found: Interval, signed: bool = False) -> str:
-    """``1.23 ± 0.45``, with as many digits as the interval's width warrants.
-
-    >>> interval_text(Interval(98.3333, 98.3333, 98.3333, 3)), interval_text(Interval(98.3333, 97.3333, 99.3333, 3))
-    ('98.33 ± 0.00', '98.3 ± 1.0')
-    """
-    half = without_noise(found.half_width, found.mean)
-    if not math.isfinite(half):
-        return f"{found.mean:+.4g}" if signed else shown(found.mean)
-    digits = min(6, decimals(half) if half else places_without_width(found.mean))
-    sign = "+" if signed else ""
-    return f"{found.mean:{sign}.{digits}f} ± {half:.{digits}f}"
-
-
 def interval(found: Interval | None, signed: bool = False) -> Cell:
     """A mean with its 95 % interval, sorted by the mean."""
     if found is None:
         return Cell("-")
-    known = math.isfinite(found.half_width)
-    hint = f"{found.low:.5g} to {found.high:.5g}" if known else "one run: no interval"
-    return Cell(interval_text(found, signed), found.mean, title=hint)
+    known = math.isfinite(found.half_width) and found.n >= FEWEST_FOR_INTERVAL
+    few = f"{found.n} run{'s' if found.n > 1 else ''}: too few for an interval"
+    hint = f"{found.low:.5g} to {found.high:.5g}" if known else few
+    return Cell(interval_text(found, "+" if signed else ""), found.mean, title=hint)
 
 
-_WORDS = {"win": "▲ win", "loss": "▼ loss", "tie": "= tie", "identical": "≡ identical", "one seed": "one seed"}
-_ORDER = {"loss": -1.0, "tie": 0.0, "identical": 0.0, "one seed": 0.0, "win": 1.0}
+_WORDS = {
+    "win": "▲ win",
+    "loss": "▼ loss",
+    "tie": "= tie",
+    "identical": "≡ identical",
+    "one seed": "one seed",
+    "not tested": "not tested",
+}
+_ORDER = {"loss": -1.0, "win": 1.0}
 
 
 def verdict(found: Comparison | None) -> Cell:
@@ -135,7 +133,9 @@ def verdict(found: Comparison | None) -> Cell:
     if found is None:
         return Cell("")
     name = found.shown
-    return Cell(_WORDS[name], _ORDER[name], f"badge {'tie' if name == 'one seed' else name}")
+    return Cell(
+        _WORDS.get(name, name), _ORDER.get(name, 0.0), f"badge {'tie' if name in ('one seed', 'not tested') else name}"
+    )
 
 
 def notes_of(rows: Sequence[Comparison]) -> list[str]:

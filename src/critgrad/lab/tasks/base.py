@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..data import Dataset
-from ..streams import stream
+from ..errors import LabError
+from ..train.streams import stream
+from .data import Dataset
 
 Batch = tuple[Tensor, ...]
 Model = Callable[..., Any]
@@ -69,13 +70,13 @@ class Task:
         unknown = [name for name in settings if name not in SETTINGS and name not in self.options]
         if unknown:
             known = ", ".join([*SETTINGS, *self.options])
-            raise ValueError(f"Invalid setting of {self.name}: {unknown[0]!r}, expected one of {known}")
+            raise LabError(f"Invalid setting of {self.name}: {unknown[0]!r}, expected one of {known}")
         for name in ("batch_size", "epochs", "epoch_steps"):
             value = own.get(name, 1)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"Invalid {name} of {self.name}: {value!r}, expected an int >= 1")
+                raise LabError(f"Invalid {name} of {self.name}: {value!r}, expected an int >= 1")
         if "tf32" in own and not isinstance(own["tf32"], bool):
-            raise ValueError(f"Invalid tf32 of {self.name}: {own['tf32']!r}, expected True or False")
+            raise LabError(f"Invalid tf32 of {self.name}: {own['tf32']!r}, expected True or False")
         options = {**self.options, **{name: value for name, value in settings.items() if name in self.options}}
         return replace(self, **own, options=options)
 
@@ -83,7 +84,7 @@ class Task:
         """The variant ``name`` of this task; a variant may change any field."""
         if name not in self.variants:
             known = ", ".join(["tiny", *self.variants])
-            raise ValueError(f"Invalid variant of {self.name}: {name!r}, expected one of {known}")
+            raise LabError(f"Invalid variant of {self.name}: {name!r}, expected one of {known}")
         fields = {key: value for key, value in self.variants[name].items() if key not in self.options}
         return replace(self, **fields).with_settings(
             {key: value for key, value in self.variants[name].items() if key in self.options}

@@ -11,9 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..data import Dataset
-from ..models import MLP, DeepConvNet, LeNet, LogisticRegression
+from ..errors import LabError
 from .base import TRAIN_LOSS, Batch, Model, Scores, SummingProblem, Task
+from .data import Dataset
+from .models import MLP, DeepConvNet, LeNet, LogisticRegression
 
 # Numbers that are kept ready as floats, or gathered for a whole epoch at once: what fits in a processor's cache.
 SMALL = 1 << 20
@@ -27,7 +28,7 @@ def dtype_of(task: Task) -> torch.dtype:
     """The floating type that a task's ``dtype`` option names."""
     name = task.options.get("dtype", "float32")
     if name not in DTYPES:
-        raise ValueError(f"Invalid dtype of {task.name}: {name!r}, expected one of {', '.join(DTYPES)}")
+        raise LabError(f"Invalid dtype of {task.name}: {name!r}, expected one of {', '.join(DTYPES)}")
     return DTYPES[name]
 
 

@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..data import Dataset
-from ..metrics import LARGEST_ID, corpus_bleu_of_rows
-from ..models import Seq2Seq
+from ..errors import LabError
 from .base import Batch, Model, Problem, Scores, Task
+from .data import Dataset
+from .metrics import LARGEST_ID, corpus_bleu_of_rows
+from .models import Seq2Seq
 
 # Rows of one piece of an evaluation: the host waits for none of them, so larger ones only need memory.
 PIECE_ROWS = {"cpu": 128, "accelerator": 1024}
@@ -30,7 +31,7 @@ class DialogueProblem(Problem):
         super().__init__(task, data, device)
         self.vocabulary = int(data.info["vocab_size"])
         if self.vocabulary >= LARGEST_ID:
-            raise ValueError(f"Invalid vocabulary: {self.vocabulary} words, expected fewer than {LARGEST_ID}")
+            raise LabError(f"Invalid vocabulary: {self.vocabulary} words, expected fewer than {LARGEST_ID}")
         self.never = torch.tensor([PAD, UNKNOWN, START], device=device)
         self.splits = {split: self._split(split) for split in ("train", "valid", "test")}
         self.stops = torch.tensor([END, PAD], device=device)

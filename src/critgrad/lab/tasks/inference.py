@@ -12,9 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..data import Dataset
-from ..models import ENCODERS, PairClassifier
+from ..errors import LabError, MissingFileError
 from .base import Batch, Model, Scores, SummingProblem, Task
+from .data import Dataset
+from .models import ENCODERS, PairClassifier
 
 PIECE_ROWS = 1024
 PAD = "<pad>"
@@ -32,7 +33,7 @@ class InferenceProblem(SummingProblem):
         options = task.options
         if options["encoder"] not in ENCODERS:
             known = ", ".join(ENCODERS)
-            raise ValueError(f"Invalid encoder of {task.name}: {options['encoder']!r}, expected one of {known}")
+            raise LabError(f"Invalid encoder of {task.name}: {options['encoder']!r}, expected one of {known}")
         self.vectors: Tensor | None = None
         self.about_vectors = {"vectors": "random, trained"}
         if options["vectors"] is not None:
@@ -104,7 +105,7 @@ def read_vectors(path: Path, words: list[str], size: int) -> tuple[np.ndarray, i
     padding gets zeros.
     """
     if not path.is_file():
-        raise FileNotFoundError(
+        raise MissingFileError(
             f"No word vectors at {path}; give a file in GloVe's format (a word and {size} numbers on each line)"
         )
     wanted = {word: i for i, word in enumerate(words)}
@@ -114,7 +115,7 @@ def read_vectors(path: Path, words: list[str], size: int) -> tuple[np.ndarray, i
             # A few of GloVe's words contain spaces: the numbers are counted from the end.
             parts = line.rstrip("\n").rsplit(" ", size)
             if len(parts) != size + 1:
-                raise ValueError(
+                raise LabError(
                     f"Invalid line {number} of {path}: expected a word and {size} numbers, got {line[:60]!r}"
                 )
             i = wanted.get(parts[0])
@@ -123,7 +124,7 @@ def read_vectors(path: Path, words: list[str], size: int) -> tuple[np.ndarray, i
     missing = np.isnan(table[:, 0])
     found = int((~missing).sum())
     if not found:
-        raise ValueError(f"No word of the vocabulary is in {path}; is it a file of word vectors?")
+        raise LabError(f"No word of the vocabulary is in {path}; is it a file of word vectors?")
     spread = float(table[~missing].std())
     table[missing] = np.random.default_rng(0).normal(0, spread, (int(missing.sum()), size)).astype(np.float32)
     if PAD in wanted:

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..data import Dataset
-from ..models import LanguageModel
-from ..models.softmax import NOT_COUNTED
 from .base import Batch, Model, Problem, Scores, Task
+from .data import Dataset
+from .models import LanguageModel
+from .models.softmax import NOT_COUNTED
 
 
 class LanguageProblem(Problem):

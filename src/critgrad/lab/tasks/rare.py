@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data import Dataset
-from ..streams import stream
+from ..errors import LabError
+from ..train.streams import stream
 from .base import Task
 from .classification import ClassificationProblem, DenseRows
+from .data import Dataset
 
 
 class LongTailProblem(ClassificationProblem):
@@ -29,7 +30,7 @@ class LongTailProblem(ClassificationProblem):
         super().__init__(task, data, device)
         imbalance = float(task.options["imbalance"])
         if not imbalance >= 1:
-            raise ValueError(f"Invalid imbalance of {task.name}: {task.options['imbalance']!r}, expected >= 1")
+            raise LabError(f"Invalid imbalance of {task.name}: {task.options['imbalance']!r}, expected >= 1")
         rows, labels = self.splits["train"]
         assert isinstance(rows, DenseRows)
         kept = self._thinned(labels.cpu(), imbalance).to(device)
@@ -55,7 +56,7 @@ class ContinualProblem(ClassificationProblem):
         super().__init__(task, data, device)
         self.phases = task.options["phases"]
         if isinstance(self.phases, bool) or not isinstance(self.phases, int) or self.phases < 1:
-            raise ValueError(f"Invalid phases of {task.name}: {self.phases!r}, expected an int >= 1")
+            raise LabError(f"Invalid phases of {task.name}: {self.phases!r}, expected an int >= 1")
         for split, (rows, labels) in self.splits.items():
             assert isinstance(rows, DenseRows)
             flat = rows.x.flatten(1)

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from .. import data
+from ..errors import LabError
+from . import data
 from .base import ACCURACY, BLEU, PERPLEXITY, TRAIN_LOSS, Problem, Task
 from .classification import ClassificationProblem
 from .dialogue import DialogueProblem
@@ -30,7 +31,7 @@ _SILENT = "the paper gives neither batch size nor epochs"
 def _noise_data(options: Mapping[str, Any]) -> str:
     flip = float(options["flip_y"])
     if not 0 <= flip <= 1:
-        raise ValueError(f"Invalid flip_y: {options['flip_y']!r}, expected 0 <= flip_y <= 1")
+        raise LabError(f"Invalid flip_y: {options['flip_y']!r}, expected 0 <= flip_y <= 1")
     return f"noise@{flip:g}" if flip else "noise"
 
 
@@ -266,7 +267,7 @@ def task_of(name: str, settings: Mapping[str, Any] | None = None) -> Task:
     """
     base, *variants = name.split("@")
     if base not in TASKS:
-        raise ValueError(f"Invalid task: {name!r}, expected one of {', '.join(TASKS)}")
+        raise LabError(f"Invalid task: {name!r}, expected one of {', '.join(TASKS)}")
     task = TASKS[base]
     for variant in variants:
         if variant != TINY:

@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..data import Dataset
+from ..errors import MissingFileError, MissingPackageError
 from .base import Batch, Model, Scores, SummingProblem, Task
+from .data import Dataset
 from .language import NOT_COUNTED, perplexity
 
 PIECE_ROWS = 16
@@ -53,7 +54,9 @@ class RobertaProblem(SummingProblem):
         try:
             from transformers import RobertaConfig, RobertaForCausalLM
         except ImportError as error:
-            raise ImportError(f"{self.task.name} needs transformers: pip install 'critgrad[transformers]'") from error
+            raise MissingPackageError(
+                f"{self.task.name} needs transformers: pip install 'critgrad[transformers]'"
+            ) from error
         o = self.task.options
         if o["pretrained"] is not None:
             model = RobertaForCausalLM.from_pretrained(
@@ -112,7 +115,7 @@ def _about(folder: Path) -> dict[str, str]:
     """Which pretrained weights a folder holds: results of other weights must be told apart."""
     files = sorted([*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")])
     if not (folder / "config.json").is_file() or not files:
-        raise FileNotFoundError(f"No pretrained model at {folder}; expected config.json and model.safetensors in it")
+        raise MissingFileError(f"No pretrained model at {folder}; expected config.json and model.safetensors in it")
     total = hashlib.sha256()
     for path in files:
         with open(path, "rb") as file:

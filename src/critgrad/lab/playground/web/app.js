@@ -9,8 +9,9 @@ const state = {
   surface: 0,
   t: 30,
   playing: false,
-  a: { optimizer: indexOf("SGD_C"), lr: 1, topC: 1, decay: 1 },
-  b: { optimizer: indexOf("SGD_F"), lr: 3, topC: 1, decay: 2 },
+  // A base and its memory at the same learning rate: what is seen is what the memory does.
+  a: { optimizer: indexOf("SGD"), lr: 1, topC: 1, decay: 1 },
+  b: { optimizer: indexOf("SGD_C"), lr: 1, topC: 1, decay: 1 },
 };
 const cards = {};
 let runs = null;

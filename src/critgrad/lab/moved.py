@@ -1,0 +1,93 @@
+"""Earlier names of modules, for one release: importing one gives the module that it is now, and says so.
+
+>>> import warnings
+>>> with warnings.catch_warnings():
+...     warnings.simplefilter("ignore")
+...     from critgrad.lab.spec import Trial
+>>> Trial.__module__
+'critgrad.lab.run.spec'
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib.abc import InspectLoader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import CodeType, ModuleType
+
+_LAB, _PAPER = "critgrad.lab.", "critgrad.paper."
+MOVED = {
+    **{f"{_LAB}{name}": f"{_LAB}run.{name}" for name in ("batch", "coordinator", "executors", "results", "spec")},
+    **{f"{_LAB}{name}": f"{_LAB}run.{name}" for name in ("status", "worker")},
+    **{f"{_LAB}{name}": f"{_LAB}train.{name}" for name in ("bank", "bases", "capture", "compiling", "optimizers")},
+    **{f"{_LAB}{name}": f"{_LAB}train.{name}" for name in ("precision", "probes", "streams")},
+    **{f"{_LAB}{name}": f"{_LAB}tasks.{name}" for name in ("data", "metrics", "models")},
+    f"{_LAB}statistics": f"{_LAB}stats",
+    f"{_LAB}transfer": f"{_LAB}ledger.merge",
+    **{f"{_LAB}protocol.{name}": f"{_LAB}ledger.{name}" for name in ("committed", "ranking", "reach", "view")},
+    f"{_LAB}protocol.spaces": f"{_LAB}spaces",
+    f"{_LAB}report.source": f"{_LAB}ledger.source",
+    **{f"{_LAB}{name}": f"{_PAPER}{name}" for name in ("analyses", "compare", "protocol", "results_page")},
+    f"{_LAB}search": f"{_PAPER}search",
+}
+
+
+def now(name: str) -> str | None:
+    """What a module of an earlier name is called; ``None`` if that is no earlier name."""
+    parts = name.split(".")
+    for end in range(len(parts), 2, -1):
+        known = MOVED.get(".".join(parts[:end]))
+        if known is not None:
+            return ".".join([known, *parts[end:]])
+    return None
+
+
+class _Loader(InspectLoader):
+    def __init__(self, target: str) -> None:
+        self.target = target
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        warnings.warn(f"{spec.name} is {self.target} now", DeprecationWarning, stacklevel=2)
+        module = importlib.import_module(self.target)
+        self.own = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """It has been run, under its own name, which it keeps."""
+        module.__spec__ = self.own
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """For ``python -m``."""
+        spec = find_spec(self.target)
+        loader = None if spec is None else spec.loader
+        return loader.get_code(self.target) if isinstance(loader, InspectLoader) else None
+
+    def get_source(self, fullname: str) -> str | None:
+        """Of the module that it is now."""
+        return None
+
+    def is_package(self, fullname: str) -> bool:
+        """As the module that it is now."""
+        spec = find_spec(self.target)
+        return spec is not None and spec.submodule_search_locations is not None
+
+
+class _Finder(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        there = now(fullname)
+        if there is None or find_spec(there) is None:
+            return None
+        loader = _Loader(there)
+        return ModuleSpec(fullname, loader, is_package=loader.is_package(fullname))
+
+
+def install() -> None:
+    """Answer for earlier names, after everything that is there."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.append(_Finder())

@@ -1,0 +1,1 @@
+"""A trial, who runs it and where: specification, result, worker, coordinator, executors."""

@@ -1,0 +1,376 @@
+"""What the paper's commands do and show: compare, train, sweep, search, analyze, ablate, report, theory, batch.
+
+Each takes the parsed command line and returns an exit code.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import webbrowser
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from critgrad.lab.commands import checkpoint_folder
+from critgrad.lab.errors import LabError
+from critgrad.lab.screen.console import complain, prose, say, show
+from critgrad.lab.screen.progress import EpochLines, shown
+from critgrad.lab.words import default_device, listed, pairs
+
+from . import commands
+
+
+def train(args: Namespace) -> int:
+    """Train once; checkpointed each epoch, resumable, written to the ledger."""
+    from critgrad.lab.ledger import Ledger
+    from critgrad.lab.train import deterministic_algorithms, problem_for
+
+    task = args.task or "digits-mlp"
+    given = {name: getattr(args, name) for name in ("lr", "topC", "decay", "aggr", "rho", "policy")}
+    hyper = {**{name: value for name, value in given.items() if value is not None}, **pairs(args.opt, "--opt")}
+    settings = {**({} if args.epochs is None else {"epochs": args.epochs}), **pairs(args.set, "--set")}
+    trial = commands.one_trial(task, args.optimizer, hyper, args.seed, settings)
+    where = default_device(args.device)
+    deterministic_algorithms(args.deterministic)
+    file = args.checkpoint or checkpoint_folder(args.ledger) / f"{trial.key}.pt"
+    said = f"{task} with {args.optimizer} ({listed(trial.hyper)}), seed {args.seed}"
+    with Ledger.open(args.ledger, write=True, create=True) as book:
+        known = book.row(trial.key)
+        if known is not None and known.status == "done":
+            say(f"Already in {args.ledger}: {said}")
+            _print_result(trial, known.summary)
+            return 0
+        say(f"{said}, on {where}")
+        if args.resume and not file.exists():
+            say("There is no checkpoint of this run yet: it starts at its beginning.")
+        elif file.exists() and not args.resume:
+            say("It starts anew; --resume would go on from the checkpoint of the run that was stopped.")
+        try:
+            with _observer(problem_for(trial, where).steps if args.inspect else None) as observer:
+                result = commands.train_once(
+                    trial,
+                    book,
+                    device=where,
+                    checkpoint=file,
+                    resume=args.resume,
+                    on_epoch=observer.on_epoch,
+                    on_step=observer.on_step,
+                )
+        except KeyboardInterrupt:
+            again = "the same command with --resume goes on from here" if file.exists() else "no epoch was finished"
+            complain(f"Stopped: {again}.", error=False)
+            return 130
+    _print_result(trial, result.summary)
+    return 0
+
+
+def _observer(inspected_steps: int | None) -> Any:
+    """The memory's display, of an epoch with so many steps; ``None``: plain lines."""
+    from critgrad.lab.screen.live import Inspector
+
+    return EpochLines() if inspected_steps is None else Inspector(inspected_steps)
+
+
+def _print_result(trial: Any, summary: dict[str, Any]) -> None:
+    if summary["diverged"]:
+        say("diverged: the loss was no longer finite; counts as the task's worst value", "bold red")
+        return
+    say(
+        f"{summary['metric']}: test {show(summary['test'])} at epoch {summary['best_epoch']} "
+        f"(best validation: {show(summary['valid'])}); final training loss {show(summary['final_train_loss'])}"
+    )
+    if summary.get("step_ms") is not None:
+        say(f"optimizer.step(): {summary['step_ms']:.3f} ms (median of the timed steps)")
+    if summary["data_state"] != "whole":
+        say(f"data: {summary['data_state']} ({trial.task})", "yellow")
+    for name in ("weights", "vectors"):
+        if name in summary:
+            say(f"{name}: {summary[name]}")
+
+
+def _code(outcome: Any) -> int:
+    """130 after an interruption, 1 where something failed."""
+    return 130 if outcome.interrupted else 1 if outcome.failed else 0
+
+
+def sweep(args: Namespace, **of_batch: Any) -> int:
+    """Run a whole track; what the ledger has is not run again, so a killed sweep goes on with the same command."""
+    from critgrad.lab.ledger import Ledger
+
+    if args.write_defaults and args.track != "fair":
+        raise LabError(f"Invalid --write-defaults with --track {args.track}: defaults come from the fair track alone")
+    part, chosen = commands.parse_shard(args.shard), commands.family_names(args.families)
+    where = default_device(args.device)
+    made = commands.make_track(
+        args.task,
+        args.track,
+        trials=args.trials,
+        seeds=args.seeds,
+        engine=args.engine,
+        settings=pairs(args.set, "--set"),
+    )
+    grown = f", up to {made.most} where ranges have to be widened" if made.most > made.total else ""
+    total = "" if chosen or part != (1, 1) else f": about {made.total} runs in all{grown}"
+    say(f"{args.task}, track {args.track}{total}")
+    with Ledger.open(args.ledger, write=True, create=True) as book:
+        with shown(f"{args.task} {args.track}") as on_event:
+            outcome = commands.sweep(
+                made,
+                book,
+                shard=part,
+                families=chosen,
+                seconds=args.seconds,
+                untimed=args.untimed,
+                on_event=on_event,
+                executor=args.executor,
+                options=pairs(args.executor_opt, "--executor-opt"),
+                workers=args.workers,
+                device=where,
+                checkpoints=checkpoint_folder(args.ledger),
+                retry_failed=args.retry,
+                bank_size=args.bank_size,
+                deterministic=args.deterministic,
+                trial_timeout=args.trial_timeout,
+                **of_batch,
+            )
+        say(outcome.text)
+        if part == (1, 1):
+            _print_track(made, book, chosen, args.write_defaults)
+        else:
+            say(
+                f"This was shard {args.shard}. `critgrad merge` joins the shards' ledgers; what follows needs all of them."
+            )
+    if outcome.failed and not outcome.interrupted:
+        say(f"{outcome.failed} runs have failed (critgrad export tells why): --retry runs them once more")
+    return _code(outcome)
+
+
+def _print_track(made: Any, book: Any, families: Sequence[str] | None, write: bool) -> None:
+    from critgrad.lab.tasks import task_of
+
+    from .protocol import tables
+    from .protocol.defaults import write_defaults
+    from .protocol.tracks import Fair
+    from .tables import print_outcome, print_paper
+
+    if not isinstance(made, Fair):
+        print_paper(made.best(book, task_of(made.task).metric.higher_is_better), made.label)
+        return
+    found = tables(book, made.registration)
+    print_outcome(found, families)
+    if write:
+        say(f"defaults: {write_defaults(found)}")
+
+
+def search(args: Namespace) -> int:
+    """Screens of many variants with few runs each: every variant is listed, losers too; what can still be run is."""
+    from critgrad.lab.ledger import Ledger
+
+    from .search import standings
+    from .tables import print_standings
+
+    track, chosen = commands.make_search(args.task, args.name, confirm=args.confirm, families=args.families)
+    if not args.table:
+        track.search.require_runnable()
+    outcome = None
+    where = "cpu" if args.table else default_device(args.device)
+    with Ledger.open(args.ledger, write=not args.table, create=not args.table) as book:
+        if not args.table:
+            say(f"{args.name} on {args.task}: {track.total} runs in all")
+            with shown(f"{args.task} {args.name}") as on_event:
+                outcome = commands.sweep(
+                    track,
+                    book,
+                    families=chosen,
+                    seconds=args.seconds,
+                    on_event=on_event,
+                    executor="inline" if args.workers in (None, 1) else "local",
+                    workers=args.workers or 1,
+                    device=where,
+                    bank_size=args.bank_size,
+                    retry_failed=args.retry,
+                )
+            say(outcome.text)
+        print_standings(standings(track, book), chosen)
+    return 0 if outcome is None else _code(outcome)
+
+
+def compare(args: Namespace) -> int:
+    """Each base optimizer, its memory twins (_C adds, _F damps) and controls: which differences are real?"""
+    from critgrad.lab.ledger import Ledger
+    from critgrad.lab.run.coordinator import run_jobs
+    from critgrad.lab.tasks import task_of
+
+    from .compare import TRACK, distinct, lines, planned
+    from .protocol import FAMILIES
+    from .protocol.defaults import load_defaults
+    from .report import write_report
+    from .tables import print_compare
+
+    task = args.task or "digits-mlp"
+    if args.seeds < 1:
+        raise LabError(f"Invalid seeds: {args.seeds}, expected an int >= 1")
+    chosen = commands.family_names(args.families) or FAMILIES
+    where = default_device(args.device)
+    record = task_of(task)
+    defaults = load_defaults(task)
+    todo = planned(defaults, chosen, args.seeds)
+    say(f"{record.name}: {record.summary}")
+    say(
+        f"{distinct(todo)} runs on {args.seeds} seeds; hyper-parameters from {defaults.command} "
+        f"({defaults.trials} trials for each tuned arm, on other seeds)"
+    )
+    with Ledger.open(args.ledger, write=True, create=True) as book:
+        with shown(f"compare {task}") as on_event:
+            outcome = run_jobs(
+                todo,
+                book,
+                workers=args.workers,
+                device=where,
+                checkpoints=checkpoint_folder(args.ledger),
+                on_event=on_event,
+                trial_timeout=args.trial_timeout,
+            )
+        rows = book.rows(task=task, track=TRACK)
+    print_compare(lines(defaults, chosen, args.seeds, rows), record.metric.name)
+    prose(READING)
+    lacking = distinct(todo) - len({item.trial.key for item in todo} & {row.key for row in rows})
+    if lacking:
+        say(f"{lacking} runs are missing (critgrad status): the table pairs the seeds that both sides have")
+    if args.report:
+        for path in write_report(args.ledger, args.out, title=f"critgrad compare {task}"):
+            say(f"report: {path}")
+    return 130 if outcome.interrupted else int(bool(lacking))
+
+
+READING = (
+    "\ntest: at the epoch of the best validation value; ±: 95 % t-interval. minus base: mean paired difference (same start, "
+    "same batches), positive = better. verdict: the interval leaves 0 outside; these comparisons are descriptive and "
+    "uncorrected: between equals one in twenty leaves 0 outside by chance. _C adds its memory, _F damps with it; "
+    '"step of": the base with that memory\'s step size; Nesterov, NAdam, momentum .9: rivals, tuned alike. '
+    "to target: epochs to the base's target; sooner: median ratio of them. step: time of optimizer.step() against the "
+    "base's in this run."
+)
+
+
+def analyze(args: Namespace, **of_batch: Any) -> int:
+    """Make one of the paper's analyses: runs what is missing, prints the numbers; ``report`` draws them."""
+    from critgrad.lab.ledger import Ledger
+
+    from .analyses import Options
+    from .tables import print_analysis, print_decomposition
+
+    if args.name == "decompose":
+        from .analyses.decompose import decompose
+
+        print_decomposition(decompose(args.ledger, args.task or "digits-mlp"))
+        return 0
+    options = Options(args.seeds, pairs(args.set, "--set"), args.engine or "single", args.optimizer, args.lines)
+    where = default_device(args.device)
+    with Ledger.open(args.ledger, write=True, create=True) as book, shown(args.name) as on_event:
+        found = commands.analyze(
+            args.name,
+            args.task,
+            options,
+            book,
+            on_event=on_event,
+            device=where,
+            checkpoints=checkpoint_folder(args.ledger),
+            executor=args.executor,
+            executor_options=pairs(args.executor_opt, "--executor-opt"),
+            workers=args.workers,
+            bank_size=args.bank_size,
+            seconds=args.seconds,
+            retry_failed=args.retry,
+            trial_timeout=args.trial_timeout,
+            **of_batch,
+        )
+    if found.outcome is not None:
+        say(found.outcome.text)
+    if found.data:
+        print_analysis(args.name, found.data)
+    if found.missing:
+        say(found.lacking)
+    interrupted = found.outcome is not None and found.outcome.interrupted
+    return 130 if interrupted else int(bool(found.missing))
+
+
+def ablate(args: Namespace, **of_batch: Any) -> int:
+    """Vary selection, replacement and aggregation, one at a time, with intervals."""
+    args.name, args.task, args.lines = "ablation", args.task or "digits-mlp", False
+    return analyze(args, **of_batch)
+
+
+def report(args: Namespace) -> int:
+    """Make one self-contained page from a ledger: verdicts, curves, analyses, provenance."""
+    from .report import write_report
+
+    for path in write_report(args.ledger, args.out, formats=tuple(args.format), title=args.title):
+        say(str(path))
+    if args.open:
+        webbrowser.open(args.out.resolve().as_uri())
+    return 0
+
+
+THEORY = ("topC", "decay", "aggr", "kappa", "rho", "momentum", "max_age", "norm_ratio", "norm_decay")
+
+
+def theory(args: Namespace) -> int:
+    """What holds for a memory: effective step, staleness bound, largest safe lr * L, matched momentum."""
+    from critgrad.theory.report import summary
+
+    try:
+        text = summary(**{name: getattr(args, name) for name in THEORY})
+    except ValueError as error:  # a value for which nothing is known
+        raise LabError(str(error)) from error
+    say(text)
+    return 0
+
+
+RUNNERS: dict[str, Callable[..., int]] = {"sweep": sweep, "analyze": analyze, "ablate": ablate}
+
+
+def batch(args: Namespace, parse: Callable[[Sequence[str]], Namespace], expected: tuple[type[Exception], ...]) -> int:
+    """Run the sweeps and analyses of a file one after the other, by the same workers.
+
+    ``parse`` reads a line's arguments; ``expected`` errors of one line do not keep the next from running.
+    """
+    from critgrad.lab.run.batch import Surroundings, read_lines
+    from critgrad.lab.run.executors import KeptExecutor
+
+    lines = read_lines(args.file, tuple(RUNNERS))
+    asked = [parse(line.arguments) for line in lines]  # a mistake in any line before the first is run
+    began, codes = time.monotonic(), []
+    kept, surroundings = KeptExecutor(), Surroundings()
+    try:
+        for line, own in zip(lines, asked):
+            left = None if args.seconds is None else args.seconds - (time.monotonic() - began)
+            if left is not None and left <= 0:
+                say(f"No time for line {line.number}: {line.text}")
+                codes.append(1)
+                continue
+            say(f"Line {line.number}: {line.text}")
+            own.device, own.executor = args.device, "local"
+            if not (own.command == "analyze" and commands.is_timed(own.name)):
+                own.workers = own.workers or args.workers
+            own.seconds = left if own.seconds is None else own.seconds if left is None else min(left, own.seconds)
+            if surroundings.change(line.environment):
+                kept.close()
+            try:
+                codes.append(RUNNERS[own.command](own, kept=kept, command=_by_itself(line.arguments, own)))
+            except expected as error:
+                complain(" ".join(str(error).split()) or type(error).__name__)
+                codes.append(1)
+            if codes[-1] == 130:
+                break
+    finally:
+        kept.close()
+        surroundings.restore()
+    return max(codes, default=0)  # 130, an interruption, before 1, something that is missing
+
+
+def _by_itself(arguments: Sequence[str], own: Namespace) -> list[str]:
+    """The command that does what a line of a batch does: the file need not be there any more when somebody asks."""
+    workers = [] if "--workers" in arguments or own.workers is None else ["--workers", str(own.workers)]
+    return [sys.argv[0], *arguments, "--device", own.device, *workers]

@@ -1,0 +1,151 @@
+"""``critgrad compare``: every base, its two memory twins and their controls, side by side on the same seeds.
+
+Nothing is tuned here. The hyper-parameters are those that a fair sweep of the task has chosen and that stand in a
+committed file (``lab/defaults``); the seeds are other ones than the sweep's tuning seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from critgrad.lab.ledger import Planned, Role, Row
+from critgrad.lab.ledger.reach import Reach, reach, speedups
+from critgrad.lab.run.spec import Trial
+from critgrad.lab.stats import Comparison, Interval, Pair, Speedup, judge, mean_interval, target_value
+from critgrad.lab.tasks import task_of
+
+from .protocol.defaults import Default, Defaults
+
+TRACK = "compare"
+# Beside the three: what tells a memory's gain from a larger step, from momentum, and from another tuned optimizer.
+ARMS = ("base", "C", "F", "rival", "C-step", "F-step")
+FIRST_SEED = 500  # far from the seeds that tuned (and reported) in the sweep
+
+
+@dataclass(frozen=True)
+class CompareLine:
+    """One arm in the verdict table."""
+
+    family: str
+    arm: str
+    label: str
+    optimizer: str
+    hyper: dict[str, object]
+    test: Interval
+    diverged: int
+    comparison: Comparison | None  # with the family's base
+    reach: Reach | None  # in epochs
+    speedup: Speedup | None  # over the family's base, in epochs
+    step_ms: float | None
+    step_ratio: float | None  # to the base's step, in this run
+    rows: tuple[Row, ...]
+
+
+def planned(defaults: Defaults, families: Sequence[str], seeds: int, arms: Sequence[str] = ARMS) -> list[Planned]:
+    """The trials: seeds outermost, so that a slow minute of the machine hits all arms alike."""
+    chosen = [arm for arm in defaults.arms if arm.family in families and arm.arm in arms]
+    return [
+        Planned(_trial(defaults, arm, seed), (Role(TRACK, arm.family, arm.arm, "report"),))
+        for seed in range(FIRST_SEED, FIRST_SEED + seeds)
+        for arm in chosen
+    ]
+
+
+def distinct(items: Sequence[Planned]) -> int:
+    """How many runs that is: what serves two families is run once."""
+    return len({item.trial.key for item in items})
+
+
+def _trial(defaults: Defaults, arm: Default, seed: int) -> Trial:
+    return Trial(defaults.task, arm.optimizer, arm.hyper, seed, defaults.settings, "single")
+
+
+def lines(defaults: Defaults, families: Sequence[str], seeds: int, rows: Sequence[Row]) -> list[CompareLine]:
+    """The verdict table: each arm against its family's base, on the seeds that both have."""
+    by_key = {row.key: row for row in rows}
+    higher = task_of(defaults.task).metric.higher_is_better
+    wanted = range(FIRST_SEED, FIRST_SEED + seeds)
+    out: list[CompareLine] = []
+    for family in families:
+        found: dict[str, tuple[Default, list[Row]]] = {}
+        for arm in defaults.arms:
+            if arm.family == family and arm.arm in ARMS:
+                keys = [_trial(defaults, arm, seed).key for seed in wanted]
+                known = [by_key[key] for key in keys if key in by_key]
+                if known:
+                    found[arm.arm] = arm, known
+        if "base" in found:
+            out += _family_lines(defaults, family, found, higher)
+    return out
+
+
+def _paired(rows: Sequence[Row], others: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """Those of both whose seed the other has, too, seed by seed."""
+    mine, theirs = ({row.trial.seed: row for row in side} for side in (rows, others))
+    seeds = sorted(mine.keys() & theirs.keys())
+    return [mine[seed] for seed in seeds], [theirs[seed] for seed in seeds]
+
+
+def _family_lines(
+    defaults: Defaults, family: str, found: dict[str, tuple[Default, list[Row]]], higher: bool
+) -> list[CompareLine]:
+    base = found["base"][1]
+    target = _target(base, higher)
+    epochs = int(defaults.settings.get("epochs", task_of(defaults.task).epochs))
+    both = {name: _paired(rows, base) for name, (_, rows) in found.items()}
+    pairs = [
+        Pair(defaults.task, family, found[name][0].label, family, _tests(mine), _tests(theirs), higher)
+        for name, (mine, theirs) in both.items()
+        if name != "base" and mine
+    ]
+    judged = {row.arm: row for row in judge(pairs)}
+
+    def times(rows: Sequence[Row]) -> dict[str, Reach]:
+        return reach(rows, target, higher, epochs) if target is not None and rows else {}
+
+    base_ms = _step_ms(base)
+    out = []
+    for name in [arm for arm in ARMS if arm in found]:
+        arm, rows = found[name]
+        step_ms = _step_ms(rows)
+        out.append(
+            CompareLine(
+                family,
+                name,
+                arm.label,
+                arm.optimizer,
+                arm.hyper,
+                mean_interval(_tests(rows)),
+                sum(bool(row.summary["diverged"]) for row in rows),
+                judged.get(arm.label),
+                times(rows).get("epochs"),
+                speedups(*map(times, both[name])).get("epochs") if name != "base" else None,
+                step_ms,
+                step_ms / base_ms if step_ms and base_ms else None,
+                tuple(rows),
+            )
+        )
+    return out
+
+
+def _target(base: Sequence[Row], higher: bool) -> float | None:
+    """The sweep's target rule, with the base's runs that are here: an arm is compared, never tuned, on them."""
+    initial = [row.summary["initial_valid"] for row in base if row.summary["initial_valid"] is not None]
+    if not initial:
+        return None
+    try:
+        return target_value(float(np.median(initial)), [row.summary["valid"] for row in base], higher)
+    except ValueError:  # the base has learnt nothing
+        return None
+
+
+def _tests(rows: Sequence[Row]) -> list[float]:
+    return [float(row.summary["test"]) for row in rows]
+
+
+def _step_ms(rows: Sequence[Row]) -> float | None:
+    known = [row.summary["step_ms"] for row in rows if row.summary.get("step_ms") is not None]
+    return float(np.median(known)) if known else None

@@ -1,0 +1,371 @@
+"""The file that announces a fair experiment, before it is run: what is tried, on which seeds, judged by what.
+
+One JSON file per task in ``critgrad/lab/registrations``, and ``TASK+QUESTION.json`` for what is asked of it later. Its
+content is hashed and the hash is part of every trial's key: rows of a changed plan answer no question of this one. ``notes``
+say why; they are part of the hash, too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from critgrad.lab.errors import LabError, MissingFileError
+from critgrad.lab.run.spec import ENGINES, content_hash
+from critgrad.lab.spaces import Axis, widest_step
+
+from .families import FAMILIES
+
+FORMAT = 1
+FOLDER = Path(__file__).parents[1] / "registrations"
+DIRECTIONS = ("max", "min")
+LEAST_DECADES = 4.0  # of a learning rate
+LEAST_DECADES_LATER = 1.0  # of a later question, which may look closer where the first one has found its best
+
+
+@dataclass(frozen=True)
+class Race:
+    """Early stopping of the search, the same for every arm: all points run on the first seeds, the best go on."""
+
+    first: int  # tuning seeds that every point gets
+    keep: int  # points that get the other ones, too; the choice is made among them
+
+    def within(self, trials: int) -> Race:
+        """The same for so many points."""
+        return replace(self, keep=min(self.keep, trials))
+
+
+@dataclass(frozen=True)
+class Rungs:
+    """Early stopping by epochs, the same for every arm: all points run for the first few, the best again for more.
+
+    Each run starts anew. Those that the last rung keeps run for all epochs of the registration.
+    """
+
+    epochs: tuple[int, ...]  # of each rung
+    keep: tuple[int, ...]  # points that go on from each
+
+    @property
+    def text(self) -> str:
+        """In words.
+
+        >>> Rungs((3, 8), (3, 2)).text
+        'all for 3 epochs, the best 3 for 8, the best 2 to the end'
+        """
+        middle = [f"the best {keep} for {epochs}" for keep, epochs in zip(self.keep, self.epochs[1:])]
+        first = f"all for {self.epochs[0]} epoch{'s' if self.epochs[0] > 1 else ''}"
+        return ", ".join([first, *middle, f"the best {self.keep[-1]} to the end"])
+
+    def within(self, trials: int) -> Rungs:
+        """The same for so many points."""
+        return replace(self, keep=tuple(min(keep, trials) for keep in self.keep))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One round of a search: the points that are still in it run for so many epochs on these seeds, the best go on."""
+
+    epochs: int
+    seeds: tuple[int, ...]
+    keep: int  # points that go on; 1 in the last stage, which chooses
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Single runs that are only timed: the cost columns, and how much longer the base may train."""
+
+    seeds: tuple[int, ...]
+    epochs: int  # enough for the 20 + 200 steps that are timed, and two at least: the first is not counted
+    arms: tuple[str, ...] = ("base", "C", "F", "rival")
+
+
+@dataclass(frozen=True)
+class Primary:
+    """A comparison that a claim may rest on: ``arm`` against the best of ``against`` on the tuning seeds."""
+
+    arm: str
+    against: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Registration:
+    """One announced experiment."""
+
+    task: str
+    metric: str
+    direction: str
+    epochs: int
+    batch_size: int
+    engine: str
+    trials: int  # points of the search space for each tuned arm
+    space_seed: int
+    lr: Mapping[str, Axis]  # by family
+    axes: Mapping[str, Mapping[str, Axis]]  # by group ("momentum", "C", "F"), then by hyper-parameter
+    tuning_seeds: tuple[int, ...]
+    report_seeds: tuple[int, ...]
+    families: tuple[str, ...]
+    arms: tuple[str, ...]
+    primary: tuple[Primary, ...]
+    target: float = 0.99  # share of the way from the initial to the base's best validation value
+    widenings: int = 2  # times that the learning rate's range may grow
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the task, beside epochs and batch size
+    race: Race | None = None
+    rungs: Rungs | None = None
+    timing: Timing | None = None
+    notes: Mapping[str, str] = field(default_factory=dict)
+    question: str = ""  # what a later experiment on the same task asks, in a word; "" for the task's first
+    path: Path | None = field(default=None, compare=False)  # the file it was read from, if unchanged since
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def name(self) -> str:
+        """The file's: ``TASK``, or ``TASK+QUESTION``."""
+        return f"{self.task}+{self.question}" if self.question else self.task
+
+    @property
+    def higher_is_better(self) -> bool:
+        """The metric's direction."""
+        return self.direction == "max"
+
+    @property
+    def widest_step(self) -> float:
+        """The largest factor between neighbouring learning rates, before any widening."""
+        return max(widest_step(axis, "lr", self.space_seed, self.trials) for axis in self.lr.values())
+
+    @property
+    def trial_settings(self) -> dict[str, Any]:
+        """Of every trial. Epochs and batch size are always said: a task's defaults may change, this may not."""
+        return {**self.settings, "epochs": self.epochs, "batch_size": self.batch_size}
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The rounds of every arm's search; the last one has all seeds and all epochs."""
+        race, seeds = self.race, self.tuning_seeds
+        last = Stage(self.epochs, seeds, 1)
+        if race is not None:
+            return (Stage(self.epochs, seeds[: race.first], race.keep), last)
+        if self.rungs is not None:
+            return (*(Stage(epochs, seeds, keep) for epochs, keep in zip(self.rungs.epochs, self.rungs.keep)), last)
+        return (last,)
+
+    @property
+    def tuning_runs(self) -> int:
+        """Runs that the search of one arm takes, without widenings."""
+        runs, points = 0, self.trials
+        done: set[tuple[int, int]] = set()
+        for stage in self.stages:
+            wanted = {(stage.epochs, seed) for seed in stage.seeds}
+            runs += points * len(wanted - done)
+            done |= wanted
+            points = stage.keep
+        return runs
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, in the file's layout."""
+        return {
+            "format": FORMAT,
+            "task": self.task,
+            **({"question": self.question} if self.question else {}),
+            "metric": self.metric,
+            "direction": self.direction,
+            "epochs": self.epochs,
+            "batch_size": self.batch_size,
+            "settings": dict(self.settings),
+            "engine": self.engine,
+            "target": self.target,
+            "trials": self.trials,
+            "tuning_seeds": list(self.tuning_seeds),
+            "report_seeds": list(self.report_seeds),
+            "race": None if self.race is None else asdict(self.race),
+            **({} if self.rungs is None else {"rungs": _lists(asdict(self.rungs))}),
+            "timing": None if self.timing is None else _lists(asdict(self.timing)),
+            "widenings": self.widenings,
+            "families": list(self.families),
+            "arms": list(self.arms),
+            "primary": [{"arm": p.arm, "against": list(p.against)} for p in self.primary],
+            "space": {
+                "seed": self.space_seed,
+                "lr": {family: _axis_dict(axis) for family, axis in self.lr.items()},
+                **{g: {name: _axis_dict(axis) for name, axis in axes.items()} for g, axes in self.axes.items()},
+            },
+            "notes": dict(self.notes),
+        }
+
+    @cached_property
+    def hash(self) -> str:
+        """Of the content: what trials carry."""
+        return content_hash(self.to_dict())
+
+    def changed(self, **changes: Any) -> Registration:
+        """Another experiment: the same with some values replaced. It has another hash, and no file announced it."""
+        changes = {name: value for name, value in changes.items() if value is not None}
+        if all(getattr(self, name) == value for name, value in changes.items()):
+            return self
+        return replace(self, **changes, path=None)
+
+    def dumps(self) -> str:
+        """The file's text: one line for each short list or axis."""
+        return _layout(self.to_dict()) + "\n"
+
+
+def from_dict(values: Mapping[str, Any], path: Path | None = None) -> Registration:
+    """From a parsed file; unknown and missing entries are errors that name them."""
+    if values.get("format") != FORMAT:
+        raise LabError(f"Invalid format of a registration: {values.get('format')!r}, expected {FORMAT}")
+    known = {"format", "space", *Registration.__dataclass_fields__} - {"space_seed", "lr", "axes", "path"}
+    unknown, missing = sorted(set(values) - known), sorted({"space", *_REQUIRED} - set(values))
+    if unknown:
+        raise LabError(f"Invalid entry of a registration: {unknown[0]!r}, expected some of {', '.join(sorted(known))}")
+    if missing:
+        raise LabError(f"The registration has no {missing[0]!r}")
+    space = dict(values["space"])
+    seed, lr = space.pop("seed"), space.pop("lr")
+    plain = {name: values[name] for name in values if name not in ("format", "space")}
+    plain |= {name: tuple(plain[name]) for name in ("tuning_seeds", "report_seeds", "families", "arms")}
+    plain["primary"] = tuple(Primary(p["arm"], tuple(p["against"])) for p in plain["primary"])
+    plain["race"] = None if plain.get("race") is None else Race(**plain["race"])
+    rungs, timing = plain.get("rungs"), plain.get("timing")
+    plain["rungs"] = None if rungs is None else Rungs(**{k: _tuple(v) for k, v in rungs.items()})
+    plain["timing"] = None if timing is None else Timing(**{k: _tuple(v) for k, v in timing.items()})
+    return Registration(
+        **plain,
+        space_seed=seed,
+        lr={family: Axis.from_dict(axis) for family, axis in lr.items()},
+        axes={g: {name: Axis.from_dict(axis) for name, axis in axes.items()} for g, axes in space.items()},
+        path=path,
+    )
+
+
+_REQUIRED = (
+    *("task", "metric", "direction", "epochs", "batch_size", "engine", "trials", "tuning_seeds", "report_seeds"),
+    *("families", "arms", "primary"),
+)
+
+
+def load(path: Path | str) -> Registration:
+    """Read and check a registration file."""
+    path = Path(path)
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise LabError(f"{path} is not JSON: {error}") from None
+    try:
+        return from_dict(values, path)
+    except (TypeError, ValueError, KeyError) as error:
+        raise LabError(f"{path}: {error}") from error
+
+
+def registered() -> list[str]:
+    """The names of the registrations: a task's, or a task's and a question."""
+    return sorted(path.stem for path in FOLDER.glob("*.json"))
+
+
+def find(name: str) -> Registration:
+    """The registration of that name, or an error that lists those that there are."""
+    path = FOLDER / f"{name}.json"
+    if not path.exists():
+        raise MissingFileError(
+            f"No registration for {name!r}: the fair track runs only what was announced. There are {registered()}; "
+            f"write {path.name} after their pattern, commit it, and run again"
+        )
+    return load(path)
+
+
+def _check(r: Registration) -> None:
+    from .arms import ARMS  # the arms' registry knows the search spaces' names, not the other way round
+
+    def require(holds: bool, what: str, value: object, expected: str) -> None:
+        if not holds:
+            raise LabError(f"Invalid {what}: {value!r}, expected {expected}")
+
+    require(r.direction in DIRECTIONS, "direction", r.direction, " or ".join(DIRECTIONS))
+    require(r.engine in ENGINES, "engine", r.engine, " or ".join(ENGINES))
+    for name in ("epochs", "batch_size", "trials"):
+        require(isinstance(getattr(r, name), int) and getattr(r, name) >= 1, name, getattr(r, name), "an int >= 1")
+    require(0 < r.target <= 1, "target", r.target, "0 < target <= 1")
+    require(len(set(r.tuning_seeds)) == len(r.tuning_seeds) > 0, "tuning_seeds", r.tuning_seeds, "different seeds")
+    require(len(set(r.report_seeds)) == len(r.report_seeds) > 0, "report_seeds", r.report_seeds, "different seeds")
+    shared = sorted(set(r.tuning_seeds) & set(r.report_seeds))
+    require(not shared, "report_seeds", shared, "fresh ones, none of them a tuning seed")
+    require(set(r.families) <= set(FAMILIES), "families", r.families, f"some of {', '.join(FAMILIES)}")
+    unknown = [arm for arm in r.arms if arm not in ARMS]
+    require(not unknown, "arms", unknown, f"some of {', '.join(ARMS)}")
+    require("base" in r.arms, "arms", r.arms, "the base among them")
+    for arm in r.arms:
+        needs = [need for need in ARMS[arm].needs if need not in r.arms]
+        require(not needs, f"arm {arm!r}", r.arms, f"also {needs}: it is derived from them")
+        searched = {
+            axis for family in r.families if family in ARMS[arm].search for axis in ARMS[arm].search[family].axes
+        }
+        missing = sorted(f"{group}.{name}" for group, name in searched if name not in r.axes.get(group, {}))
+        require(not missing, "space", sorted(r.axes), f"also {', '.join(missing)}: the arm {arm!r} searches it")
+    for primary in r.primary:
+        absent = [arm for arm in (primary.arm, *primary.against) if arm not in r.arms]
+        require(not absent, "primary", absent, "arms of this registration")
+    arms = [p.arm for p in r.primary]
+    require(len(set(arms)) == len(arms), "primary", arms, "one primary comparison for each arm")
+    for family in r.families:
+        require(family in r.lr, "space", sorted(r.lr), f"a learning rate's range for {family}")
+        axis = r.lr[family]
+        least = LEAST_DECADES_LATER if r.question else LEAST_DECADES
+        wide = axis.scale == "log" and axis.decades >= least - 1e-9
+        require(wide, f"lr of {family}", [axis.low, axis.high], f"a log scale over at least {least:g} decades")
+    if r.timing is not None:
+        require(r.timing.epochs >= 2, "timing", r.timing, "at least 2 epochs: the first is not counted")
+        require(len(r.timing.seeds) > 0, "timing", r.timing, "at least one seed")
+        absent = [arm for arm in r.timing.arms if arm not in r.arms or not ARMS[arm].tuned]
+        require(not absent, "timing", absent, "tuned arms of this registration")
+    if r.race is not None:
+        require(1 <= r.race.first < len(r.tuning_seeds), "race", r.race, "1 <= first < number of tuning seeds")
+        require(1 <= r.race.keep <= r.trials, "race", r.race, "1 <= keep <= trials")
+    if r.rungs is not None:
+        require(r.race is None, "rungs", r.rungs, "no race beside them, one of them")
+        epochs, keep = r.rungs.epochs, r.rungs.keep
+        rising = _whole(epochs) and list(epochs) == sorted(set(epochs)) and epochs[0] >= 1 and epochs[-1] < r.epochs
+        require(rising, "epochs of the rungs", epochs, f"ints >= 1, each above the one before, all below {r.epochs}")
+        falling = _whole(keep) and list(keep) == sorted(keep, reverse=True) and keep[0] <= r.trials and keep[-1] >= 1
+        expected = f"one int >= 1 for each rung, none above the one before, at most the {r.trials} trials"
+        require(falling and len(keep) == len(epochs), "keep of the rungs", keep, expected)
+        # A run of a rung would be found in the place of the timed one, and it was not alone on its machine.
+        shared = sorted(set(r.tuning_seeds) & set(r.timing.seeds)) if r.timing and r.timing.epochs in epochs else []
+        require(not shared, "timing", shared, "seeds that no rung of as many epochs has")
+
+
+def _lists(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _whole(values: Any) -> bool:
+    """Whether it is one int or more, in a list of the file."""
+    return isinstance(values, tuple) and len(values) > 0 and all(type(value) is int for value in values)
+
+
+def _axis_dict(axis: Axis) -> dict[str, Any]:
+    values: dict[str, Any] = {"scale": axis.scale}
+    values |= {"choices": list(axis.choices)} if axis.scale == "choice" else {"low": axis.low, "high": axis.high}
+    values |= {"integer": True} if axis.integer else {}
+    return values | ({"widen": axis.widen} if axis.widen else {})
+
+
+def _layout(value: Any, indent: int = 0) -> str:
+    """JSON in which a list or object without inner objects stays on one line."""
+    flat = json.dumps(value)
+    inner: Sequence[Any] = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+    long_words = isinstance(value, dict) and any(isinstance(v, str) and len(v) > 40 for v in inner)
+    if not inner or (len(flat) + indent <= 118 and not any(isinstance(v, dict) for v in inner) and not long_words):
+        return flat
+    pad = " " * (indent + 2)
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(pad + _layout(v, indent + 2) for v in value) + "\n" + " " * indent + "]"
+    rows = [f"{pad}{json.dumps(k)}: {_layout(v, indent + 2)}" for k, v in value.items()]
+    return "{\n" + ",\n".join(rows) + "\n" + " " * indent + "}"

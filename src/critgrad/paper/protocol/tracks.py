@@ -1,0 +1,341 @@
+"""The three tracks: the paper's best settings, the paper's grid, and the fair one.
+
+``plan(ledger)`` gives the trials that are wanted next and are not done; an empty list means finished. It is a pure
+function of the ledger, so a sweep is a loop of "plan, run", and a killed one goes on by itself. A trial that *failed*
+is planned again: stop when a round has finished nothing new.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from critgrad.lab.ledger import Planned, Role
+from critgrad.lab.ledger.view import Reader, View, view_of
+from critgrad.lab.run.spec import Trial
+from critgrad.lab.spaces import extra_points
+from critgrad.lab.stats import Interval, choose, mean_interval
+
+from . import paper_values
+from .arms import ARMS
+from .derived import Bench, Control, LeftOut, Waiting, derive
+from .registration import Registration, find
+from .tuning import Selected, TuningState, searches, tune
+
+PAPER_SEEDS = (0, 1, 2, 3, 4)
+Seeds = int | Sequence[int]  # so many from 0 on, or these
+
+
+def seeds_of(seeds: Seeds) -> tuple[int, ...]:
+    """The seeds themselves."""
+    return tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+
+
+class Track(Protocol):
+    """What a sweep runs."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def task(self) -> str: ...
+    @property
+    def total(self) -> int: ...
+    def plan(self, ledger: Reader) -> list[Planned]: ...
+
+
+class _Plan:
+    """Trials with their roles, each trial once, in the order in which they were first wanted."""
+
+    def __init__(self) -> None:
+        self.trials: dict[str, Trial] = {}
+        self.roles: dict[str, dict[Role, None]] = {}
+
+    def add(self, trial: Trial, role: Role) -> None:
+        self.trials.setdefault(trial.key, trial)
+        self.roles.setdefault(trial.key, {})[role] = None
+
+    def without(self, done: Iterable[str]) -> list[Planned]:
+        gone = set(done)
+        return [Planned(t, tuple(self.roles[key])) for key, t in self.trials.items() if key not in gone]
+
+
+# -- the paper's tracks ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One configuration of the paper: an optimizer and its arguments, the same for every seed."""
+
+    optimizer: str
+    hyper: Mapping[str, Any]
+
+    @property
+    def family(self) -> str:
+        """The base optimizer."""
+        return self.optimizer.removesuffix("_C")
+
+    @property
+    def arm(self) -> str:
+        """``"C"`` or ``"base"``."""
+        return "C" if self.optimizer.endswith("_C") else "base"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A row of a paper track: the setting that won on validation, and its test values on the *same* seeds."""
+
+    optimizer: str
+    hyper: Mapping[str, Any]
+    settings_tried: int
+    seeds: int
+    valid: float
+    test: Interval
+    test_std: float
+    diverged: int
+    paper: paper_values.Performance | None
+    edges: tuple[str, ...]  # values at an end of the paper's grid, among those with more than two choices
+
+
+@dataclass(frozen=True)
+class PaperTrack:
+    """Settings x seeds of the paper on one task, selected and reported on the same seeds, as the paper did."""
+
+    name: str
+    task: str
+    settings: tuple[Setting, ...]
+    seeds: tuple[int, ...] = PAPER_SEEDS
+    engine: str = "single"
+    task_settings: Mapping[str, Any] = field(default_factory=dict)
+    label: str = ""
+
+    @property
+    def total(self) -> int:
+        """Runs in all."""
+        return len(self.settings) * len(self.seeds)
+
+    @property
+    def most(self) -> int:
+        """No more than that."""
+        return self.total
+
+    def trials(self, setting: Setting) -> list[Trial]:
+        """The runs of a setting."""
+        return [
+            Trial(self.task, setting.optimizer, setting.hyper, seed, self.task_settings, self.engine)
+            for seed in self.seeds
+        ]
+
+    def plan(self, ledger: Reader) -> list[Planned]:
+        """The runs that are not done."""
+        plan = _Plan()
+        for setting in self.settings:
+            role = Role(self.name, setting.family, setting.arm, "paper")
+            for trial in self.trials(setting):
+                plan.add(trial, role)
+        return plan.without(row.key for row in ledger.rows(task=self.task))
+
+    def best(self, ledger: Reader, higher_is_better: bool) -> list[Found]:
+        """The paper's selection rule: of the settings whose seeds are all done the best mean validation value.
+
+        The same seeds select and report, and a ``_C`` optimizer chooses among nine times as many settings as its base:
+        read it beside the paper's own table, never as evidence.
+        """
+        view = View(ledger.rows(task=self.task), higher_is_better)
+        found = []
+        for optimizer in dict.fromkeys(setting.optimizer for setting in self.settings):
+            mine = [s for s in self.settings if s.optimizer == optimizer]
+            rows = {i: view.of(self.trials(s)) for i, s in enumerate(mine) if not view.missing(self.trials(s))}
+            if not rows:
+                continue
+            best = choose(
+                {i: view.values(of_setting, "valid") for i, of_setting in rows.items()},
+                higher_is_better=higher_is_better,
+            )
+            test = view.values(rows[best.key], "test")
+            chosen = mine[best.key]
+            found.append(
+                Found(
+                    optimizer,
+                    chosen.hyper,
+                    settings_tried=len(rows),
+                    seeds=len(self.seeds),
+                    valid=best.mean,
+                    test=mean_interval(test),
+                    test_std=float(np.std(test, ddof=1)) if len(test) > 1 else float("nan"),
+                    diverged=sum(bool(row.summary.get("diverged")) for row in rows[best.key]),
+                    paper=paper_values.performance(self.task, optimizer),
+                    edges=paper_values.at_grid_edge(chosen.hyper) if len(mine) > 1 else (),
+                )
+            )
+        return found
+
+
+def paper_best(
+    task: str, seeds: Seeds = PAPER_SEEDS, engine: str = "single", settings: Mapping[str, Any] | None = None
+) -> PaperTrack:
+    """The paper's best hyper-parameters for a task, all eight optimizers."""
+    rows = paper_values.best_of(task)
+    chosen = tuple(Setting(row.optimizer, row.hyper) for row in rows)
+    label = "the paper's best hyper-parameters, selected and reported on the same seeds"
+    return PaperTrack("paper-best", task, chosen, seeds_of(seeds), engine, settings or {}, label)
+
+
+def paper_grid(
+    task: str,
+    seeds: Seeds = PAPER_SEEDS,
+    engine: str = "single",
+    settings: Mapping[str, Any] | None = None,
+    trials: int | None = None,
+) -> PaperTrack:
+    """The paper's whole grid: 80 base and 720 ``_C`` settings. ``trials`` keeps the first so many of each optimizer."""
+    chosen = tuple(
+        Setting(optimizer, hyper)
+        for optimizer in paper_values.OPTIMIZERS
+        for hyper in paper_values.grid(optimizer)[:trials]
+    )
+    kept = (
+        "9 settings of each _C optimizer for 1 of its base"
+        if trials is None
+        else f"the first {trials} settings of each optimizer, or all where it has fewer"
+    )
+    label = f"the paper's grid: {kept}, selected and reported on the same seeds"
+    return PaperTrack("paper-grid", task, chosen, seeds_of(seeds), engine, settings or {}, label)
+
+
+# -- the fair track ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class FamilyState:
+    """Where a family of the fair track stands."""
+
+    family: str
+    tuning: TuningState
+    derived: dict[str, Control | Waiting | LeftOut] = field(default_factory=dict)
+    bench: Bench | None = None
+
+    @property
+    def selected(self) -> dict[str, Selected]:
+        """The tuned arms' points; empty while tuning."""
+        return {} if self.tuning.pending else self.tuning.selected
+
+
+@dataclass(frozen=True)
+class Fair:
+    """The fair track of one registration: tune, measure, report on fresh seeds."""
+
+    registration: Registration
+    name: str = "fair"
+
+    @property
+    def task(self) -> str:
+        """The task's name."""
+        return self.registration.task
+
+    def view(self, ledger: Reader) -> View:
+        """The rows of this registration."""
+        return view_of(ledger, self.registration.hash, self.registration.higher_is_better)
+
+    def states(self, view: View) -> dict[str, FamilyState]:
+        """All families, as far as the rows go."""
+        out = {}
+        for family in self.registration.families:
+            state = out[family] = FamilyState(family, tune(self.registration, family, view))
+            if state.tuning.pending:
+                continue
+            state.bench = Bench(self.registration, family, view, state.selected)
+            state.derived = {arm: derive(arm, state.bench) for arm in self.registration.arms if not ARMS[arm].tuned}
+        return out
+
+    def plan(self, ledger: Reader) -> list[Planned]:
+        """What can be run now: a family that has its choices does not wait for the others."""
+        view = self.view(ledger)
+        plan = _Plan()
+        for family, state in self.states(view).items():
+            for arm, trial in state.tuning.pending:
+                plan.add(trial, Role(self.name, family, arm, "tune"))
+            if state.bench is None:
+                continue
+            for arm in self.registration.arms:
+                for trial in self.report_trials(state, arm):
+                    plan.add(trial, Role(self.name, family, arm, "report"))
+                waiting = state.derived.get(arm)
+                if isinstance(waiting, Waiting):
+                    for trial in waiting.trials:
+                        plan.add(trial, Role(self.name, family, arm, waiting.purpose))
+                if arm in state.selected:
+                    for trial in state.bench.timed(arm):
+                        plan.add(trial, Role(self.name, family, arm, "analysis:timing"))
+        return plan.without(view.rows)
+
+    def report_trials(self, state: FamilyState, arm: str) -> list[Trial]:
+        """The reported runs of an arm, one per report seed in their order; none where it is not ready."""
+        r = self.registration
+        chosen, control = state.selected.get(arm), state.derived.get(arm)
+        settings = r.trial_settings
+        if chosen is not None:
+            optimizer, hypers = chosen.optimizer, [chosen.hyper(seed) for seed in r.report_seeds]
+        elif isinstance(control, Control):
+            optimizer = control.optimizer
+            hypers = [control.for_seed(i, r.report_seeds) for i in range(len(r.report_seeds))]
+            settings |= {} if control.epochs is None else {"epochs": control.epochs}
+        else:
+            return []
+        return [
+            Trial(r.task, optimizer, hyper, seed, settings, r.engine, registration=r.hash)
+            for hyper, seed in zip(hypers, r.report_seeds)
+        ]
+
+    @property
+    def total(self) -> int:
+        """Runs in all, about: without widenings, with one round of matching, shared runs counted once."""
+        r = self.registration
+        # What both SGD families search in the same way is run once.
+        distinct = {
+            (search.optimizer, str(dict(search.fixed)), search.axes, r.lr[family])
+            for family in r.families
+            for search in searches(r, family).values()
+        }
+        derived = [arm for arm in r.arms if not ARMS[arm].tuned]
+        measured = 3 * len(r.tuning_seeds) * len(r.families) if derived else 0
+        timed = len(r.timing.arms) * len(r.families) * len(r.timing.seeds) if r.timing else 0
+        reported = (len(distinct) + len(derived) * len(r.families)) * len(r.report_seeds)
+        return len(distinct) * r.tuning_runs + measured + timed + reported
+
+    @property
+    def most(self) -> int:
+        """Runs in all where every learning rate's range grows at both ends, as often as it may."""
+        r = self.registration
+        grown = {
+            (search.optimizer, str(dict(search.fixed)), search.axes, axis): 2
+            * r.widenings
+            * extra_points(axis, r.trials)
+            for family, axis in r.lr.items()
+            if family in r.families and axis.widen
+            for search in searches(r, family).values()
+        }
+        return self.total + math.ceil(sum(grown.values()) * r.tuning_runs / r.trials)
+
+
+def fair(
+    registration: Registration | str,
+    *,
+    trials: int | None = None,
+    seeds: Seeds | None = None,
+    engine: str | None = None,
+) -> Fair:
+    """The fair track of a registration, or of the one that a task has.
+
+    With an override it is another experiment: its rows have another hash, and no committed file announced it.
+    """
+    if isinstance(registration, str):
+        registration = find(registration)
+    if trials is not None:
+        race, rungs = registration.race, registration.rungs
+        registration = registration.changed(race=race and race.within(trials), rungs=rungs and rungs.within(trials))
+    report_seeds = None if seeds is None else seeds_of(seeds)
+    return Fair(registration.changed(trials=trials, report_seeds=report_seeds, engine=engine))

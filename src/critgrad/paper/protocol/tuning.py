@@ -1,0 +1,213 @@
+"""Tuning one family: the same number of trials for every arm, one choice each, widened together at an edge.
+
+All of it is a function of the rows that are done: asked again after a crash, it goes on where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from critgrad.lab.ledger.view import RowLike, View
+from critgrad.lab.run.results import loss_at_best
+from critgrad.lab.run.spec import Trial
+from critgrad.lab.spaces import Axis, Point, draw, edges, extra_points, widened
+from critgrad.lab.stats import Choice, choose
+
+from .arms import ARMS, ArmSearch
+from .registration import Registration, Stage
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The point that tuning chose for one arm."""
+
+    arm: str
+    family: str
+    search: ArmSearch
+    point: Point
+    index: int  # of the drawn points
+    valid: float  # mean over the tuning seeds
+    trials: int  # points tried
+    runs: int  # and runs they took
+    edges: Mapping[str, str]  # axes on which the point lies at an end
+    tied: int  # points that share the best mean
+
+    @property
+    def optimizer(self) -> str:
+        """Of the registry."""
+        return self.search.optimizer
+
+    def hyper(self, seed: int) -> dict[str, Any]:
+        """The optimizer's arguments for one seed."""
+        return self.search.hyper(self.point, seed)
+
+
+@dataclass
+class TuningState:
+    """Where a family's tuning stands: trials still to be run, or the choices."""
+
+    pending: list[tuple[str, Trial]] = field(default_factory=list)  # (arm, trial)
+    selected: dict[str, Selected] = field(default_factory=dict)
+    points: dict[str, list[Point]] = field(default_factory=dict)
+    widened: tuple[str, ...] = ()  # sides to which the learning rate's range grew, in order
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Points of the sequence that are drawn with one range of the learning rate."""
+
+    lr: Axis
+    first: int
+    count: int
+
+
+def tune(registration: Registration, family: str, view: View) -> TuningState:
+    """The state of a family's tuning.
+
+    When an arm's best learning rate lies at an end, the range grows there and *every* arm of the family gets the new
+    points, as dense as the first ones; at most ``registration.widenings`` times.
+    """
+    axis = registration.lr[family]
+    blocks = [_Block(axis, 0, registration.trials)]
+    more = extra_points(axis, registration.trials) if axis.widen else 0
+    grown: list[str] = []
+    for rounds_left in range(registration.widenings, -1, -1):
+        tuning = _tune(registration, family, view, blocks, axis)
+        tuning.widened = tuple(grown)
+        sides = sorted({s.edges["lr"] for s in tuning.selected.values() if "lr" in s.edges})
+        if tuning.pending or not more or not sides or not rounds_left:
+            break
+        first = blocks[-1].first + blocks[-1].count
+        blocks += [_Block(axis.beyond(side, axis.widen), first + i * more, more) for i, side in enumerate(sides)]
+        axis = widened(axis, sides)
+        grown += sides
+    return tuning
+
+
+def _tune(registration: Registration, family: str, view: View, blocks: Sequence[_Block], lr: Axis) -> TuningState:
+    """The state with the points of ``blocks``; ``lr`` is the whole range that they cover."""
+    tuning = TuningState()
+    for name, search in searches(registration, family).items():
+        space = search.space(registration, family)
+        points = [
+            point
+            for block in blocks
+            for point in draw({**space, "lr": block.lr}, registration.space_seed, block.first, block.count)
+        ]
+        tuning.points[name] = points
+        chosen = _choose(registration, search, points, view)
+        if isinstance(chosen, list):
+            tuning.pending += [(name, trial) for trial in chosen]
+            continue
+        point = points[chosen.index]
+        tuning.selected[name] = Selected(
+            name,
+            family,
+            search,
+            point,
+            chosen.index,
+            chosen.mean,
+            trials=len(points),
+            runs=chosen.runs,
+            edges=edges(point, {**space, "lr": lr}, points),
+            tied=chosen.tied,
+        )
+    return tuning
+
+
+def searches(registration: Registration, family: str) -> dict[str, ArmSearch]:
+    """The tuned arms of a family, in the registration's order."""
+    return {name: ARMS[name].search[family] for name in registration.arms if family in ARMS[name].search}
+
+
+def tuning_trial(
+    registration: Registration, search: ArmSearch, point: Point, seed: int, epochs: int | None = None
+) -> Trial:
+    """One run of the search: for all epochs, or for those of a rung."""
+    settings = registration.trial_settings
+    return Trial(
+        registration.task,
+        search.optimizer,
+        search.hyper(point, seed),
+        seed,
+        settings if epochs is None else {**settings, "epochs": epochs},
+        registration.engine,
+        registration=registration.hash,
+    )
+
+
+def longest_runs(registration: Registration, search: ArmSearch, point: Point, view: View) -> list[RowLike]:
+    """What is known of a point that may have been stopped early: its longest runs, on the seeds that every point had."""
+    stages = registration.stages
+    for stage in reversed(stages):
+        trials = [tuning_trial(registration, search, point, seed, stage.epochs) for seed in stages[0].seeds]
+        if not view.missing(trials):
+            break
+    return view.of(trials)
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    index: int
+    mean: float
+    runs: int
+    tied: int
+
+
+def _choose(
+    registration: Registration, search: ArmSearch, points: Sequence[Point], view: View
+) -> _Chosen | list[Trial]:
+    """The best point by its mean over the tuning seeds, or the trials that are still missing to say so."""
+
+    @cache
+    def trial(index: int, epochs: int, seed: int) -> Trial:
+        return tuning_trial(registration, search, points[index], seed, epochs)
+
+    def trials(index: int, stage: Stage) -> list[Trial]:
+        return [trial(index, stage.epochs, seed) for seed in stage.seeds]
+
+    left, stages = list(range(len(points))), registration.stages
+    for stage in stages:
+        if missing := view.missing(wanted for i in left for wanted in trials(i, stage)):
+            return missing
+        rows = {i: view.of(trials(i, stage)) for i in left}
+        # A race cuts ties by the order alone: finished ones must keep the points that they ran.
+        best = _best_points(rows, view, stage.keep, by_loss=registration.race is None or stage == stages[-1])
+        left = sorted(choice.key for choice in best)
+    every = {wanted.key for stage in stages for i in range(len(points)) for wanted in trials(i, stage)}
+    return _Chosen(best[0].key, best[0].mean, len(every & view.rows.keys()), len(best[0].tied))
+
+
+def _best_points(rows: Mapping[int, Sequence[RowLike]], view: View, keep: int, by_loss: bool) -> list[Choice[int]]:
+    """The best so many points, best first; of equals with ``by_loss`` that of the lower loss, then the one drawn first."""
+    left = {i: view.values(of_point, "valid") for i, of_point in rows.items()}
+    losses = _Losses(rows) if by_loss else None
+    out: list[Choice[int]] = []
+    while left and len(out) < keep:
+        out.append(choose(left, higher_is_better=view.higher_is_better, tie_break=losses))
+        del left[out[-1].key]
+    return out
+
+
+class _Losses(Mapping[int, Sequence[float]]):
+    """Validation losses at each run's best epoch: curves are unpacked only for points that are tied."""
+
+    def __init__(self, rows: Mapping[int, Sequence[RowLike]]) -> None:
+        self.rows = rows
+
+    def __getitem__(self, index: int) -> list[float]:
+        return [tie_breaker(row) for row in self.rows[index]]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def tie_breaker(row: RowLike) -> float:
+    """The validation loss at a run's best epoch; that of a diverged run is worse than any, and can still be averaged."""
+    return min(loss_at_best(row.summary, row.curves), 1e30)

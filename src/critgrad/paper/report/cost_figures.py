@@ -1,0 +1,103 @@
+"""Figures of what a memory costs: time against topC, and bytes per parameter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from critgrad.lab.report.drawn import Data, Drawn
+from critgrad.lab.report.figure import Figure, FigureAxis, Line, Points, Series, clean, slug, value_axis
+from critgrad.lab.report.palette import PAPER, style_of
+from critgrad.lab.report.table import Table, number, shown, word
+
+from ..protocol.paper_values import RUN_TIME_TOPC
+
+
+def runtime(data: Data, where: str) -> Drawn:
+    points, printed = data["points"], data["paper_minutes"] or ()
+    paper = dict(zip(RUN_TIME_TOPC, printed))
+    x = [float(p["topC"]) for p in points]
+    base = paper.get(0)
+    beside = [(float(c), m / base) for c, m in paper.items() if m and base]
+    lines: list[Series] = [Line("here", x, clean(p["epoch_ratio"] for p in points), style_of("Adam_C"), markers=True)]
+    if beside:
+        lines.append(Line("the paper", [c for c, _ in beside], clean(r for _, r in beside), PAPER, markers=True))
+    ratios = [v for line in lines if isinstance(line, Line) for v in line.y]
+    figures = []
+    if len([v for v in ratios if v is not None]) > 1:
+        figures.append(
+            Figure(
+                slug("runtime", where),
+                f"{where}: time of an epoch against topC",
+                FigureAxis("topC"),
+                value_axis("time of an epoch, times that of Adam", ratios),
+                tuple(lines),
+                f"here: {data['device']}; Adam is topC 0",
+            )
+        )
+    heads = (
+        ("topC", ""),
+        ("runs", ""),
+        ("step (ms)", "median time of optimizer.step"),
+        ("epoch (s)", "training only"),
+        ("to Adam", "time of an epoch"),
+        ("paper, epoch (min)", ""),
+        ("paper, to Adam", ""),
+        ("peak memory (MB)", ""),
+    )
+    rows = []
+    for p in points:
+        minutes = paper.get(p["topC"])
+        ratio = minutes / base if minutes and base else None
+        peak = p["peak_bytes"] / 1e6 if p["peak_bytes"] else None
+        rows.append(
+            [
+                number(p["topC"]),
+                number(p["runs"]),
+                number(p["step_ms"], 3),
+                number(p["epoch_seconds"], 3),
+                number(p["epoch_ratio"], 3),
+                number(minutes),
+                number(ratio, 3),
+                number(peak),
+            ]
+        )
+    return Drawn(
+        tuple(figures), (Table(slug("table-runtime", where), heads, rows, points, f"{where} on {data['device']}"),)
+    )
+
+
+_VARIANTS = {"": "circle", "topC=5": "circle", "topC=5 bfloat16": "square", "topC=5 int8": "diamond", "topC=20": "star"}
+
+
+def bytes_per_parameter(data: Data, where: str) -> Drawn:
+    rows = data["rows"]
+    variants: dict[str, list[Data]] = {}
+    for row in rows:
+        variants.setdefault(row["label"].partition(" ")[2], []).append(row)
+    order = list(dict.fromkeys(row["optimizer"] for row in rows))  # rows come sorted by size
+    series = tuple(
+        Points(
+            variant,
+            [row["optimizer"] for row in members],
+            clean(row["bytes"] for row in members),
+            [None] * len(members),
+            [None] * len(members),
+            [replace(style_of(row["optimizer"]), marker=_VARIANTS.get(variant, "x")) for row in members],
+            hover=[f"{row['label']}: {shown(row['bytes'], 3)} bytes" for row in members],
+        )
+        for variant, members in variants.items()
+    )
+    figure = Figure(
+        slug("spectrum", where),
+        "memory needs: state in bytes per parameter",
+        FigureAxis("bytes of optimizer state per parameter"),
+        FigureAxis("", labels=tuple(order)),
+        series,
+        "● no memory, or topC 5 in fp32; ■ topC 5 in bfloat16; ◆ topC 5 in int8; ★ topC 20 in fp32. Measured after two "
+        "steps; the parameter itself (4 bytes) and its gradient are not counted",
+        rows=round(0.8 * len(order)) + 1,
+    )
+    cells = [[word(row["label"]), word(row["optimizer"]), number(row["bytes"])] for row in rows]
+    heads = (("optimizer", ""), ("class", ""), ("bytes per parameter", ""))
+    table = Table(slug("table-spectrum", where), heads, cells, rows, "bytes per parameter", folded=True)
+    return Drawn((figure,), (table,))

@@ -1,0 +1,352 @@
+"""Arms side by side on one task, whichever track they come from: what curves, bars and cost tables are drawn from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from critgrad.lab.ledger import Row
+from critgrad.lab.ledger.reach import reach, speedups
+from critgrad.lab.ledger.source import alike, metric_of, setting_groups
+from critgrad.lab.ledger.view import View
+from critgrad.lab.report.costs import epoch_seconds, median_of, peak, quartiles, reached_text
+from critgrad.lab.report.panels import Panel, PanelArm
+from critgrad.lab.stats import Pair, Speedup, judge, mean_interval, target_value
+
+from .. import compare
+from ..protocol import ARMS, Outcome, paper_best, paper_grid, tables
+from ..protocol.announced import AnnouncedSource
+from ..protocol.defaults import Default, Defaults, load_defaults
+from ..protocol.tracks import Found, PaperTrack
+
+MAIN = ("base", "C", "F", "rival")  # drawn at first; the other arms wait in the legend
+LARGEST_PANEL = 24  # arms of one panel of runs outside the tracks
+
+
+# -- compare -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The verdict table of ``critgrad compare``, rebuilt from the ledger's rows."""
+
+    defaults: Defaults
+    lines: tuple[compare.CompareLine, ...]
+    seeds: Mapping[str, int]  # by family
+    left_out: tuple[str, ...]  # arms without a run on every seed
+
+
+def compared(source: AnnouncedSource) -> list[Compared]:
+    """Every comparison in the ledger. Nothing but its rows is needed: files of defaults may have changed since."""
+    out = []
+    for task in source.tasks:
+        for settings, rows in alike(source.rows(task=task, track=compare.TRACK)):
+            arms = _arms_of(rows)
+            defaults = _defaults(task, settings, arms)
+            lines: list[compare.CompareLine] = []
+            seeds: dict[str, int] = {}
+            left_out: list[str] = []
+            for family in dict.fromkeys(arm.family for arm in defaults.arms):
+                counts = {
+                    arm.label: _consecutive(arms[arm.family, arm.arm]) for arm in defaults.arms if arm.family == family
+                }
+                left_out += [label for label, count in counts.items() if not count]
+                seeds[family] = min((count for count in counts.values() if count), default=0)
+                if seeds[family]:
+                    lines += compare.lines(defaults, [family], seeds[family], rows)
+            if lines:
+                out.append(Compared(defaults, tuple(lines), seeds, tuple(left_out)))
+    return out
+
+
+def _arms_of(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
+    """The rows of each arm; where its hyper-parameters have changed between commands, those of the last one."""
+    arms: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        for role in row.roles:
+            if role.track == compare.TRACK:
+                arms.setdefault((role.family, role.arm), []).append(row)
+    out = {}
+    for name, members in arms.items():
+        last = max(members, key=lambda row: row.finished).trial
+        out[name] = [r for r in members if (r.trial.optimizer, r.trial.hyper) == (last.optimizer, last.hyper)]
+    return out
+
+
+def _defaults(task: str, settings: Mapping[str, Any], arms: Mapping[tuple[str, str], Sequence[Row]]) -> Defaults:
+    try:
+        known: Defaults | None = load_defaults(task)
+    except (FileNotFoundError, ValueError):
+        known = None
+    found = []
+    for (family, arm), rows in arms.items():
+        trial = rows[0].trial
+        chosen = known.arm(family, arm) if known else None
+        same = chosen is not None and (chosen.optimizer, chosen.hyper) == (trial.optimizer, dict(trial.hyper))
+        label = ARMS[arm].label_in(family) if arm in ARMS else f"{family} {arm}"
+        trials, edges = (chosen.trials, chosen.edges) if chosen is not None and same else (0, {})
+        found.append(Default(family, arm, label, trial.optimizer, dict(trial.hyper), trials, edges))
+    order = {name: index for index, name in enumerate(compare.ARMS)}
+    found.sort(key=lambda arm: (list(dict.fromkeys(f for f, _ in arms)).index(arm.family), order.get(arm.arm, 99)))
+    plain = {name: value for name, value in settings.items() if name != "engine"}
+    command = known.command if known else ""
+    registration, commit = (known.registration, known.commit) if known else ("", None)
+    return Defaults(
+        task, command, registration, commit, known.trials if known else 0, (), plain, "single", tuple(found)
+    )
+
+
+def _consecutive(rows: Sequence[Row]) -> int:
+    """Seeds from the first on without a gap."""
+    seeds = {row.trial.seed for row in rows}
+    count = 0
+    while compare.FIRST_SEED + count in seeds:
+        count += 1
+    return count
+
+
+def compare_panel(found: Compared) -> Panel:
+    """Its arms as a panel."""
+    rows = [row for line in found.lines for row in line.rows]
+    metric, unit, higher = metric_of(rows, found.defaults.task)
+    arms = tuple(
+        PanelArm(
+            line.family,
+            line.arm,
+            line.label,
+            line.optimizer,
+            line.hyper,
+            line.rows,
+            line.test,
+            line.diverged,
+            line.comparison,
+            line.speedup,
+            reached_text(line.reach),
+            line.step_ms,
+            quartiles(line.rows),
+            line.step_ratio,
+            epoch_seconds(line.rows),
+            peak(line.rows),
+        )
+        for line in found.lines
+    )
+    seeds = max(found.seeds.values())
+    title = f"{found.defaults.task}, compare"
+    return Panel("compare", found.defaults.task, title, metric, unit, higher, arms, (), seeds, found.defaults.settings)
+
+
+# -- the fair track ----------------------------------------------------------------------------------------------------
+
+
+def fair_outcomes(source: AnnouncedSource) -> list[Outcome]:
+    """The tables of every registration that the ledger has rows of."""
+    return [tables(source, registration) for registration in source.registrations[0]]
+
+
+def fair_panel(source: AnnouncedSource, outcome: Outcome) -> Panel | None:
+    """An outcome's arms as a panel, if it has any yet."""
+    rows = {row.key: row for row in source.rows(registration=outcome.registration.hash)}
+    against = {(c.family, c.arm): c for c in outcome.descriptive if c.rival == _base_label(outcome, c.family)}
+    base_ms = {arm.family: arm.cost.step_ms for arm in outcome.arms if arm.arm == "base" and arm.cost}
+    arms = []
+    for arm in outcome.arms:
+        cost, base = arm.cost, base_ms.get(arm.family)
+        arms.append(
+            PanelArm(
+                arm.family,
+                arm.arm,
+                arm.label,
+                arm.optimizer,
+                arm.hyper,
+                tuple(rows[key] for key in arm.keys),
+                arm.test,
+                arm.diverged,
+                against.get((arm.family, arm.label)) if arm.arm != "base" else None,
+                arm.speedup.get("epochs"),
+                reached_text(arm.reach.get("epochs")),
+                cost.step_ms if cost else None,
+                (cost.step_ms_low, cost.step_ms_high) if cost else None,
+                cost.step_ms / base if cost and base else None,
+                cost.epoch_seconds if cost else None,
+                cost.peak_bytes if cost else None,
+                arm.best_after,
+                shown=arm.arm in MAIN,
+            )
+        )
+    if not arms:
+        return None
+    metric, unit, higher = metric_of(rows.values(), outcome.task)
+    seeds = len(outcome.registration.report_seeds)
+    title = f"{outcome.name}, fair"
+    rungs = outcome.registration.rungs is not None
+    return Panel("fair", outcome.task, title, metric, unit, higher, tuple(arms), outcome.warnings, seeds, rungs=rungs)
+
+
+def _base_label(outcome: Outcome, family: str) -> str | None:
+    base = outcome.arm(family, "base")
+    return base.label if base else None
+
+
+# -- the paper's tracks ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PaperRun:
+    """A paper track of one task, as far as it has been run."""
+
+    track: PaperTrack
+    found: tuple[Found, ...]
+    panel: Panel
+
+
+def paper_runs(source: AnnouncedSource) -> list[PaperRun]:
+    """Both tracks of the paper, on every task that has them, with the seeds and settings that were run."""
+    out = []
+    for name, make in (("paper-best", paper_best), ("paper-grid", paper_grid)):
+        for task in source.tasks:
+            for settings, rows in alike(source.rows(task=task, track=name)):
+                engine = settings.pop("engine", "single")
+                track = make(task, _usual_seeds(rows), engine, settings)
+                metric, unit, higher = metric_of(rows, task)
+                found = tuple(track.best(source, higher))
+                if found:
+                    out.append(PaperRun(track, found, _paper_panel(source, track, found, (metric, unit, higher))))
+    return out
+
+
+def _usual_seeds(rows: Sequence[Row]) -> tuple[int, ...]:
+    """Seeds that most settings have been run with: an unfinished sweep's last seed does not hide the others."""
+    counts: dict[int, int] = {}
+    for row in rows:
+        counts[row.trial.seed] = counts.get(row.trial.seed, 0) + 1
+    return tuple(sorted(seed for seed, count in counts.items() if 2 * count > max(counts.values())))
+
+
+def _paper_panel(
+    source: AnnouncedSource, track: PaperTrack, found: Sequence[Found], measured: tuple[str, str, bool]
+) -> Panel:
+    metric, unit, higher = measured
+    view = View(source.rows(task=track.task), higher)
+    arms: list[PanelArm] = []
+    rows_of: dict[str, list[Row]] = {}
+    for entry in found:
+        setting = next(s for s in track.settings if (s.optimizer, s.hyper) == (entry.optimizer, entry.hyper))
+        rows_of[entry.optimizer] = [row for t in track.trials(setting) if isinstance(row := view.get(t), Row)]
+    for entry in found:
+        family, arm = entry.optimizer.removesuffix("_C"), "C" if entry.optimizer.endswith("_C") else "base"
+        rows, base = rows_of[entry.optimizer], rows_of.get(family)
+        step_ms, base_ms = median_of(rows, "step_ms"), median_of(base or [], "step_ms")
+        comparison = speed = None
+        if arm == "C" and base:
+            mine, theirs = view.values(rows, "test"), view.values(base, "test")
+            pair = Pair(track.task, family, entry.optimizer, family, mine, theirs, higher)
+            comparison, speed = judge([pair])[0], _speedup(rows, base, view, higher)
+        arms.append(
+            PanelArm(
+                family,
+                arm,
+                entry.optimizer,
+                entry.optimizer,
+                entry.hyper,
+                tuple(rows),
+                entry.test,
+                entry.diverged,
+                comparison,
+                speed,
+                "",
+                step_ms,
+                quartiles(rows),
+                step_ms / base_ms if step_ms and base_ms else None,
+                epoch_seconds(rows),
+                peak(rows),
+            )
+        )
+    title = f"{track.task}, {track.name}"
+    return Panel(
+        track.name,
+        track.task,
+        title,
+        metric,
+        unit,
+        higher,
+        tuple(arms),
+        (track.label,),
+        len(track.seeds),
+        track.task_settings,
+    )
+
+
+def _speedup(rows: Sequence[Row], base: Sequence[Row], view: View, higher: bool) -> Speedup | None:
+    initial = float(np.median([row.summary.get("initial_valid") or math.nan for row in base]))
+    try:
+        target = target_value(initial, view.values(base, "valid"), higher)
+    except ValueError:
+        return None
+    epochs = max(int(row.summary.get("epochs") or 1) for row in [*rows, *base])
+    return speedups(reach(rows, target, higher, epochs), reach(base, target, higher, epochs)).get("epochs")
+
+
+# -- everything else ---------------------------------------------------------------------------------------------------
+
+
+def other_panels(source: AnnouncedSource) -> tuple[list[Panel], dict[str, int]]:
+    """Runs that belong to no track or analysis (``critgrad train``): the best setting of each optimizer on each task.
+
+    The second value counts the settings that were tried, by panel title.
+    """
+    panels: list[Panel] = []
+    tried: dict[str, int] = {}
+    for task in source.tasks:
+        rows = [
+            row
+            for row in source.rows(task=task)
+            if row.trial.registration is None and all(role.track == "train" for role in row.roles)
+        ]
+        for settings, members in alike(rows):
+            metric, unit, higher = metric_of(members, task)
+            view = View(members, higher)
+            groups = setting_groups(members)
+            best: dict[str, list[tuple[float, list[Row]]]] = {}
+            for group in groups:
+                value = float(np.mean(view.values(group, "valid")))
+                best.setdefault(group[0].trial.optimizer, []).append((value, group))
+            # Few settings: all of them; many: the best of each optimizer.
+            keep = len(groups) if len(groups) <= 6 else 1
+            arms = []
+            for optimizer, entries in best.items():
+                entries.sort(key=lambda entry: entry[0], reverse=higher)
+                for _, group in entries[:keep]:
+                    arms.append(_other_arm(optimizer, group, view, alone=len(entries[:keep]) == 1))
+            extra = ", ".join(f"{name}={value}" for name, value in settings.items())
+            title = f"{task}{f' ({extra})' if extra else ''}"
+            tried[title] = len(groups)
+            note = ("Drawn: the best of each optimizer on validation",) if keep < len(groups) else ()
+            panels.append(
+                Panel("runs", task, title, metric, unit, higher, tuple(arms[:LARGEST_PANEL]), note, 0, settings)
+            )
+    return panels, tried
+
+
+def _other_arm(optimizer: str, group: Sequence[Row], view: View, alone: bool) -> PanelArm:
+    trial = group[0].trial
+    label = optimizer if alone else f"{optimizer} lr={trial.hyper.get('lr', 0):.4g}"
+    if not alone and trial.hyper.get("topC") is not None:
+        label += f" topC={trial.hyper['topC']} decay={trial.hyper.get('decay', '-')}"
+    return PanelArm(
+        optimizer.removesuffix("_C").removesuffix("_F"),
+        "",
+        label,
+        optimizer,
+        trial.hyper,
+        tuple(sorted(group, key=lambda row: row.trial.seed)),
+        mean_interval(view.values(group, "test")),
+        sum(bool(row.summary.get("diverged")) for row in group),
+        step_ms=median_of(group, "step_ms"),
+        step_range=quartiles(group),
+        epoch_seconds=epoch_seconds(group),
+        peak_bytes=peak(group),
+    )

@@ -1,0 +1,241 @@
+"""Figures of how the outcome depends on the options: sensitivity, ablations, label noise, convex tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from critgrad.lab.report.drawn import Data, Drawn, band, band_words, bound, outcome_cell
+from critgrad.lab.report.figure import (
+    Figure,
+    FigureAxis,
+    Heat,
+    Line,
+    Points,
+    Series,
+    arrows_text,
+    clean,
+    slug,
+    thinned,
+    value_axis,
+    without_far,
+)
+from critgrad.lab.report.palette import style_of
+from critgrad.lab.report.table import Table, interval, number, shown, word
+from critgrad.lab.stats import Interval
+from critgrad.lab.words import interval_text
+
+
+def sensitivity(data: Data, where: str) -> Drawn:
+    cells = {(cell["topC"], cell["decay"]): cell for cell in data["cells"]}
+    topCs, decays = (sorted({key[i] for key in cells}) for i in (0, 1))
+    values = [[cells[c, d]["test"] if (c, d) in cells else None for d in decays] for c in topCs]
+    texts = [[_cell_text(cells.get((c, d))) for d in decays] for c in topCs]
+    chosen = data["chosen"]
+    ring = None
+    if chosen["topC"] in topCs and chosen["decay"] in decays:
+        ring = (topCs.index(chosen["topC"]), decays.index(chosen["decay"]))
+    heat = Heat(values, texts, f"test {data['metric']}", data["higher_is_better"], ring)
+    title = f"{where}: {data['optimizer']}"
+    ringed = f"; ringed: topC {chosen['topC']}, decay {chosen['decay']:g} (where it starts from)" if ring else ""
+    whole = len(cells) > len(topCs) * len(decays) / 2  # else these are the two lines alone
+    figures = (
+        []
+        if not whole
+        else [
+            Figure(
+                slug("sensitivity", where, data["optimizer"]),
+                f"{title}, test {data['metric']} by topC and decay",
+                FigureAxis("decay", labels=tuple(f"{d:g}" for d in decays)),
+                FigureAxis("topC", labels=tuple(str(c) for c in topCs)),
+                (heat,),
+                f"mean over seeds, bright is better; a cross marks cells with diverged runs{ringed}",
+                rows=max(7, len(topCs) + 2),
+            )
+        ]
+    )
+    # The paper's two figures: the row and the column through the chosen values.
+    for name, others, fixed, at in (
+        ("decay", decays, "topC", _nearest(topCs, chosen["topC"])),
+        ("topC", topCs, "decay", _nearest(decays, chosen["decay"])),
+    ):
+        line = [
+            cells[(at, v) if name == "decay" else (v, at)]
+            for v in others
+            if ((at, v) if name == "decay" else (v, at)) in cells
+        ]
+        if len(line) < 2:
+            continue
+        # Evenly spread: .9, .95 and .99 are steps, not neighbours.
+        x = [float(place) for place in range(len(line))]
+        drawn = Line(
+            data["optimizer"],
+            x,
+            clean(cell["test"] for cell in line),
+            style_of(data["optimizer"]),
+            clean(band(cell)[0] for cell in line),
+            clean(band(cell)[1] for cell in line),
+            markers=True,
+        )
+        figures.append(
+            Figure(
+                slug("sensitivity", where, data["optimizer"], name),
+                f"{title}, {name} at {fixed} {at:g}",
+                FigureAxis(name, ticks=tuple(x), names=tuple(f"{cell[name]:g}" for cell in line)),
+                value_axis(f"test {data['metric']}", [cell["test"] for cell in line]),
+                (drawn,),
+                band_words(line),
+            )
+        )
+    heads = tuple((n, "") for n in ("topC", "decay", "runs", f"test {data['metric']}", "diverged", "training loss"))
+    rows = [
+        [
+            number(c["topC"]),
+            number(c["decay"]),
+            number(c["runs"]),
+            outcome_cell(c),
+            number(c["diverged"]),
+            number(c["train_loss"]),
+        ]
+        for c in data["cells"]
+    ]
+    table = Table(slug("table-sensitivity", where), heads, rows, data["cells"], f"{title}: every cell", folded=True)
+    return Drawn(tuple(figures), (table,))
+
+
+def _nearest(values: Sequence[float], wanted: float) -> float:
+    return min(values, key=lambda value: abs(value - wanted))
+
+
+def _cell_text(cell: Data | None) -> str:
+    if cell is None:
+        return ""
+    return shown(cell["test"], 3) + (" ✕" if cell["diverged"] else "")
+
+
+def noise(data: Data, where: str) -> Drawn:
+    lines: list[Series] = []
+    for line in data["lines"]:
+        points = line["points"]
+        lines.append(
+            Line(
+                line["optimizer"],
+                [100 * point["flip_y"] for point in points],
+                clean(point["test"] for point in points),
+                style_of(line["optimizer"]),
+                clean(band(point)[0] for point in points),
+                clean(band(point)[1] for point in points),
+                markers=True,
+            )
+        )
+    figure = Figure(
+        slug("noise", where),
+        f"{where}: accuracy with flipped labels",
+        FigureAxis("labels flipped (%)"),
+        FigureAxis("test accuracy (%)"),
+        tuple(lines),
+        band_words([point for line in data["lines"] for point in line["points"]])
+        + "; the test part has flipped labels, too",
+    )
+    flips = sorted({point["flip_y"] for line in data["lines"] for point in line["points"]})
+    heads = (("optimizer", ""), *((f"{flip:g}", "share of labels flipped") for flip in flips))
+    rows = []
+    for line in data["lines"]:
+        found = {point["flip_y"]: point["test"] for point in line["points"]}
+        rows.append([word(line["optimizer"]), *[number(found.get(flip), 3) for flip in flips]])
+    table = Table(
+        slug("table-noise", where), heads, rows, data["lines"], f"{where}: accuracy by share of flipped labels"
+    )
+    return Drawn((figure,), (table,))
+
+
+def convex(data: Data, where: str) -> Drawn:
+    lines: list[Series] = []
+    for line in data["lines"]:
+        keep = thinned(len(line["mean"]))
+        lines.append(
+            Line(
+                line["optimizer"],
+                [float(i + 1) for i in keep],
+                clean(line["mean"][i] for i in keep),
+                style_of(line["optimizer"]),
+                clean(line["low"][i] for i in keep),
+                clean(line["high"][i] for i in keep),
+            )
+        )
+    figure = Figure(
+        slug("convex", where),
+        f"{where}: training loss of a convex task",
+        FigureAxis("epoch", whole=True),
+        value_axis("training loss", [v for line in data["lines"] for v in line["mean"]]),
+        tuple(lines),
+        "mean and range over seeds",
+    )
+    heads = tuple((n, "") for n in ("optimizer", "runs", "diverged", "first epoch", "last epoch"))
+    rows = [
+        [word(v["optimizer"]), number(v["runs"]), number(v["diverged"]), number(v["mean"][0]), number(v["mean"][-1])]
+        for v in data["lines"]
+    ]
+    records = [{**v, "first": v["mean"][0], "last": v["mean"][-1]} for v in data["lines"]]
+    records = [{k: v for k, v in record.items() if k not in ("mean", "low", "high")} for record in records]
+    return Drawn((figure,), (Table(slug("table-convex", where), heads, rows, records, f"{where}: training loss"),))
+
+
+def ablation(data: Data, where: str) -> Drawn:
+    figures, tables = [], []
+    for study, rows in data["studies"].items():
+        varied = [row for row in rows if row["difference"] is not None]
+        varied.sort(key=lambda row: (row["optimizer"], -row["difference"]["mean"]))
+        if varied:
+            labels = [f"{row['optimizer']}: {row['variant']}" for row in varied]
+            found = [row["difference"] for row in varied]
+            intervals = [
+                Interval(f["mean"], bound(f["low"], -1), bound(f["high"], 1), row["runs"])
+                for f, row in zip(found, varied)
+            ]
+            points = Points(
+                "difference to the default",
+                labels,
+                clean(f["mean"] for f in found),
+                clean(f["low"] for f in found),
+                clean(f["high"] for f in found),
+                [style_of(row["optimizer"]) for row in varied],
+                [
+                    interval_text(i, "+") + (f", {row['diverged']} diverged" if row["diverged"] else "")
+                    for i, row in zip(intervals, varied)
+                ],
+            )
+            points, axis = without_far(points, "improvement over the default; right is better")
+            usual = ", ".join(dict.fromkeys(f"{row['reference']} for {row['optimizer']}" for row in varied))
+            figures.append(
+                Figure(
+                    slug("ablation", where, study),
+                    f"{where}: {study}, test {data['metric']}",
+                    axis,
+                    FigureAxis("", labels=tuple(labels)),
+                    (points,),
+                    f"paired difference with 95 % t-interval; default: {usual}{arrows_text(axis)}",
+                    reference=0.0,
+                    rows=len(labels),
+                )
+            )
+        heads = tuple(
+            (n, "") for n in ("optimizer", "variant", "runs", f"test {data['metric']}", "minus the default", "diverged")
+        )
+        cells = []
+        for row in rows:
+            f = row["difference"]
+            gap = None if f is None else Interval(f["mean"], bound(f["low"], -1), bound(f["high"], 1), row["runs"])
+            cells.append(
+                [
+                    word(row["optimizer"]),
+                    word(row["variant"]),
+                    number(row["runs"]),
+                    outcome_cell(row),
+                    interval(gap, signed=True)
+                    if gap
+                    else word("default" if row["variant"] == row["reference"] else "-"),
+                    number(row["diverged"]),
+                ]
+            )
+        tables.append(Table(slug("table-ablation", where, study), heads, cells, rows, f"{where}: {study}", folded=True))
+    return Drawn(tuple(figures), tuple(tables))

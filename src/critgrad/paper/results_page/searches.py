@@ -1,0 +1,104 @@
+"""The searches among variants: every one that was tried, losers too, with the number tried beside the winner."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from critgrad.lab.run.spec import content_hash
+from critgrad.lab.tasks import task_of
+
+from ..search import Confirmed, SearchTrack, Standings, find, searches, standings, tasks_of
+from .findings import Findings
+from .text import behind, interval, short, table, values
+
+COLUMNS = 4  # of differences in a table, the first ones of the file
+
+
+def found_searches(findings: Findings) -> list[tuple[SearchTrack, Standings, int]]:
+    """The searches of which the ledgers have runs, and how many."""
+    out = []
+    for name in searches():
+        for task in tasks_of(name):
+            track = SearchTrack(find(name, task))
+            runs = len(findings.books.rows(registration=track.search.hash))
+            if runs:
+                out.append((track, standings(track, findings.books), runs))
+    return out
+
+
+def withdrawn_searches(findings: Findings) -> list[str]:
+    """A line for each search whose file was changed after runs of it."""
+    current = {track.search.hash for track, _, _ in found_searches(findings)}
+    out = []
+    for name, text in sorted(findings.books.documents.items()):
+        document = json.loads(text) if text and name.startswith("registration:") else {}
+        plan = document.get("registration", {})
+        if "confirm" not in plan or content_hash(plan) in current:  # a fair experiment, or one that stands
+            continue
+        runs = len(findings.books.rows(registration=content_hash(plan)))
+        (task,) = plan["tasks"]
+        why = find(plan["name"], task).content["notes"].get("withdrawn", "")
+        commit = f"commit {document['commit'][:12]}" if document["commit"] else "no commit"
+        out.append(f"{task}, {plan['name']}: {runs:,} runs of {commit}. {why}")
+    return out
+
+
+def _on_fresh_seeds(confirmed: Sequence[Confirmed], against: Sequence[str]) -> str:
+    """The arms that were run once more, and those that were to be; nothing where none was."""
+    if not confirmed:
+        return ""
+    held = [name for name in against if any(name in row.minus for row in confirmed)][:COLUMNS]
+    rows = [
+        [
+            row.family,
+            row.arm,
+            str(row.seeds) if row.done == row.seeds else f"{row.done} of {row.seeds}",
+            "-" if row.test is None else interval(row.test),
+            *[interval(row.minus[name], "+") if name in row.minus else "" for name in held],
+        ]
+        for row in confirmed
+    ]
+    head = ("family", "arm", "seeds", "test", *[f"minus {name}" for name in held])
+    return "\nOn fresh seeds, at the points that were chosen:\n\n" + table(head, rows, head[2:])
+
+
+def searches_section(findings: Findings) -> str:
+    """A table for each task and family."""
+    text = ""
+    for track, made, runs in found_searches(findings):
+        search = track.search
+        text += f"\n### {search.task}, {search.name}\n\n{task_of(search.task).metric.name}, {search.epochs} epochs, "
+        text += f"batch {search.batch_size}{behind(search.settings)}; {runs:,} runs; "
+        text += f"{made.standing.text}. Validation values on {len(search.tuning_seeds)} tuning seeds.\n"
+        for family in dict.fromkeys(line.family for line in made.lines):
+            mine = sorted(
+                (line for line in made.lines if line.family == family),
+                key=lambda line: (line.rank is None, line.rank, line.arm),
+            )
+            rows = [
+                [
+                    "-" if line.rank is None else str(line.rank),
+                    line.arm if line.is_variant else f"**{line.arm}**",
+                    line.optimizer,
+                    short(line.valid, 4),
+                    *[
+                        f"{line.minus[name]:+.3f} ({line.better[name]}/{line.seeds})" if name in line.minus else ""
+                        for name in ("base", "rival")
+                    ],
+                    values(line.point) + "".join(f" ({name} at the {end} edge)" for name, end in line.edges.items()),
+                    line.why,
+                ]
+                for line in mine
+            ]
+            head = ("rank", "arm", "optimizer", "valid", "minus base", "minus rival", "best point", "what")
+            text += f"\n{made.verdict(family)}.\n\n" + table(head, rows, head[:1] + head[3:6])
+        text += _on_fresh_seeds(made.confirmed, search.against)
+    if not text:
+        return ""
+    title = (
+        "\n## Search among variants of damping\n\nWhat each option means: [Research](research.md). The best of many is "
+    )
+    title += "flattered by the choice: nothing is claimed\nfrom these tables. In brackets: on how many seeds it was better.\n"
+    gone = "".join(f"- {line}\n" for line in withdrawn_searches(findings))
+    return title + text + (f"\nWithdrawn, published without a table:\n\n{gone}" if gone else "")

@@ -1,0 +1,180 @@
+"""Tables of the analyses, for every task that has their runs: sensitivity, ablations, norms, damping, run times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from critgrad.lab.stats import Interval
+from critgrad.lab.tasks import task_of
+
+from ..protocol.paper_values import RUN_TIME_TOPC, RUN_TIMES
+from .damped import damped_section
+from .findings import Findings, Study
+from .text import fixed, interval, seeds_text, short, table, values
+
+
+def studies_section(findings: Findings) -> str:
+    """All of them; each only where there are runs."""
+    parts = (_sensitivity, _ablation, _norms, damped_section, _runtime)
+    return "".join(part(findings) for part in parts)
+
+
+def _outcome(cell: Mapping[str, Any]) -> str:
+    found = Interval(cell["test"], cell["low"], cell["high"], cell["runs"])
+    counts = [(cell["diverged"], "diverged"), (cell["at_worst"], "at the worst value")]
+    lost = ", ".join(f"{count}/{cell['runs']} {what}" for count, what in counts if count)
+    return interval(found) + (f" ({lost})" if lost else "")
+
+
+def _seeds(counts: set[int]) -> str:
+    return " or ".join(map(str, sorted(counts)[:-1])) + (" or " if len(counts) > 1 else "") + seeds_text(max(counts))
+
+
+def _title(study: Study) -> str:
+    return study.task + (f", {study.settings_text}" if study.settings_text else "")
+
+
+def _timed_title(study: Study) -> str:
+    settings = {name: value for name, value in study.settings.items() if name != "epochs"}  # always two
+    return study.task + (f", {values(settings)}" if settings else "")
+
+
+FAR = 1.5  # times worse than a tuned base: what such runs differ in is the beginning of training
+
+
+def _far_from_trained(findings: Findings, study: Study, values_found: Iterable[float]) -> str:
+    """A sentence where even the best of a study's runs are far from what a tuned base reaches on the same task."""
+    higher = study.data["higher_is_better"]
+    best = max if higher else min
+    bases = [
+        arm
+        for outcome in (*findings.claimable, *findings.followed)
+        if outcome.task == study.task
+        for family in outcome.registration.families
+        if (arm := outcome.arm(family, "base")) is not None
+    ]
+    reached = best((arm.test.mean for arm in bases), default=None)
+    found = best(values_found, default=None)
+    if reached is None or found is None or (reached < FAR * found if higher else found < FAR * reached):
+        return ""
+    return (
+        f"Far from trained: the best of these runs have {short(found, 4)}, the best tuned base of the fair experiment "
+        f"{short(reached, 4)}. What differs here is the beginning of training.\n\n"
+    )
+
+
+def _sensitivity(findings: Findings) -> str:
+    text = ""
+    for study in findings.studies("sensitivity"):
+        data = study.data
+        decays = sorted({cell["decay"] for cell in data["cells"]})
+        chosen = (data["chosen"]["topC"], data["chosen"]["decay"])
+        cells = {(cell["topC"], cell["decay"]): _outcome(cell) for cell in data["cells"]}
+        cells = {at: f"**{text}**" if at == chosen else text for at, text in cells.items()}
+        sizes = sorted({cell["topC"] for cell in data["cells"]})
+        text += f"\n### {_title(study)}\n\n{data['optimizer']}, test {data['metric']}, "
+        text += (
+            f"{_seeds({cell['runs'] for cell in data['cells']})}; runs that vary nothing have {values(data['chosen'])}"
+        )
+        text += f"{' (bold)' if chosen in cells else ''}.\n\n"
+        text += _far_from_trained(findings, study, [cell["test"] for cell in data["cells"]])
+        if len(cells) > len(sizes) * len(decays) / 2:
+            rows = [[str(topC), *[cells.get((topC, decay), "missing") for decay in decays]] for topC in sizes]
+            text += table(("topC", *[f"decay {decay:g}" for decay in decays]), rows, [f"decay {d:g}" for d in decays])
+            continue
+        listed = sorted(cells.items(), key=lambda item: (item[0][0] != chosen[0], item[0]))  # one line, then the other
+        rows = [[str(topC), f"{decay:g}", cell] for (topC, decay), cell in listed]
+        text += table(("topC", "decay", f"test {data['metric']}"), rows, ("topC", "decay"))
+    return f"\n## Sensitivity to topC and decay\n{text}" if text else ""
+
+
+def _ablation(findings: Findings) -> str:
+    text = ""
+    for study in findings.studies("ablation"):
+        rows = []
+        counts = set()
+        for name, variants in study.data["studies"].items():
+            for row in variants:
+                counts.add(row["runs"])
+                d = row["difference"]
+                minus = interval(Interval(d["mean"], d["low"], d["high"], row["runs"]), "+") if d else "the default"
+                rows.append([name, row["optimizer"], row["variant"], _outcome(row), minus])
+        text += (
+            f"\n### {_title(study)}\n\n{_seeds(counts)}; differences are paired by seed, positive where the variant is "
+        )
+        text += "better.\n\n"
+        text += _far_from_trained(findings, study, [row["test"] for of in study.data["studies"].values() for row in of])
+        head = ("what is varied", "optimizer", "variant", f"test {study.data['metric']}", "minus the default")
+        text += table(head, rows, head[3:])
+    return f"\n## Ablations\n{text}" if text else ""
+
+
+def _norms(findings: Findings) -> str:
+    rows = []
+    for study in findings.studies("gt-vs-gc"):
+        for line in study.data["lines"]:
+            first, last = (line["gc"][at] / line["gt"][at] if line["gt"][at] else float("nan") for at in (0, -1))
+            found = [short(line["ratio"]), short(first), short(last), short(line["test"], 4)]
+            rows.append([_title(study), str(line["topC"]), str(line["runs"]), *found])
+    if not rows:
+        return ""
+    text = "\n## Norms of the stored gradients\n\nMean norm of the stored gradients over that of the current one, at the ends\n"
+    text += "of epochs.\n\n"
+    head = ("task", "topC", "seeds", "ratio, median", "first epoch", "last epoch", "test")
+    return text + table(head, rows, head[1:]) + _clipped_away(findings)
+
+
+def _clipped_away(findings: Findings) -> str:
+    """A sentence on the tasks where every gradient looked at had the length to which it is clipped: no norm says anything."""
+    tasks = []
+    for study in findings.studies("gt-vs-gc"):
+        clip = study.settings.get("clip", task_of(study.task).clip)
+        norms = [norm for line in study.data["lines"] for name in ("gt", "gc") for norm in line[name]]
+        if clip is not None and norms and all(abs(norm - clip) <= 1e-3 * clip for norm in norms):
+            tasks.append(f"{study.task} (at {clip:g})")
+    if not tasks:
+        return ""
+    text = (
+        f"\nOn {', '.join(tasks)} every gradient that was looked at, stored or current, had been clipped to the same "
+    )
+    return text + "length:\nthere the largest are no others than the latest, and the memory is a moving window.\n"
+
+
+def _runtime(findings: Findings) -> str:
+    known: dict[str, list[Study]] = {}
+    for study in findings.studies("runtime"):
+        known.setdefault(study.task, []).append(study)
+    if not known:
+        return ""
+    rows: list[list[str]] = []
+    devices = sorted({str(study.data["device"]) for found in known.values() for study in found})
+    for task in dict.fromkeys([*RUN_TIMES, *known]):
+        for study in known.get(task, []):
+            points = {point["topC"]: point for point in study.data["points"]}
+            seeds = _seeds({point["runs"] for point in points.values()})
+            rows.append(
+                [_timed_title(study), f"here, s ({seeds})", *[_seconds(points.get(topC)) for topC in RUN_TIME_TOPC]]
+            )
+        if task not in known:
+            rows.append([task, "here", *["not run" for _ in RUN_TIME_TOPC]])
+        if theirs := RUN_TIMES.get(task):
+            rows.append([task, "paper, min", *[_minutes(value, theirs[0]) for value in theirs]])
+    text = "\n## Run times\n\nOne epoch of training with Adam (topC 0) and Adam_C; in brackets as a multiple of Adam's. Here: "
+    text += f"one\nrun after the other, without CUDA graphs, the second epoch; {', '.join(devices)}. The paper's table is of\n"
+    text += "another machine, and of batch sizes that it does not give: compare the multiples.\n\n"
+    head = ("task", "epoch", *[f"topC {topC}" for topC in RUN_TIME_TOPC])
+    return text + table(head, rows, head[2:])
+
+
+def _seconds(point: Mapping[str, Any] | None) -> str:
+    if point is None:
+        return "missing"
+    ratio = "" if not point["topC"] or point["epoch_ratio"] is None else f" ({fixed(point['epoch_ratio'], 2)})"
+    return short(point["epoch_seconds"]) + ratio
+
+
+def _minutes(value: float | None, base: float | None) -> str:
+    if value is None:
+        return "NA"
+    return f"{value:g}" + (f" ({fixed(value / base, 2)})" if base and value != base else "")

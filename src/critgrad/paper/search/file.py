@@ -1,0 +1,250 @@
+"""The file that says what a search tries, on which tasks, at which points and seeds.
+
+One JSON file per search in ``critgrad/lab/searches``. What concerns one task is hashed, and the hash is part of every
+trial's key: rows of a changed plan answer no question of this one, and a task can be added without touching the others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from critgrad.lab.errors import LabError, MissingFileError
+from critgrad.lab.run.spec import ENGINES, Trial, content_hash
+from critgrad.lab.spaces import Axis, Point, draw
+from critgrad.lab.train.optimizers import recipe_of
+
+FORMAT = 1
+FOLDER = Path(__file__).parents[1] / "searches"
+BASE = "base"
+# Variants of damping have optimizers of their own (Adam_X). None won, and what ran them is gone: their runs can be read, and
+# LAST_RUN is the last commit that can make more of them.
+VARIANT = "_X"
+LAST_RUN = "b716de46cea0"
+TINY = "@tiny"
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A step of the race, the same for every arm: after so many tuning seeds the best so many points go on."""
+
+    seeds: int
+    keep: int
+
+
+@dataclass(frozen=True)
+class SearchArm:
+    """What is tried: an optimizer in each family, options that are not searched, and a line that says why."""
+
+    name: str
+    why: str
+    optimizer: Mapping[str, str]  # by family; a family that is not there does not have the arm
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def has_memory(optimizer: str) -> bool:
+    """Whether an optimizer takes the options of a memory; a variant does."""
+    return optimizer.endswith(VARIANT) or recipe_of(optimizer).has_memory
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search on one task."""
+
+    name: str
+    task: str
+    direction: str
+    epochs: int
+    batch_size: int
+    trials: int  # points for each arm
+    tuning_seeds: tuple[int, ...]
+    race: tuple[Rung, ...]
+    confirm_seeds: tuple[int, ...]
+    confirm_keep: int  # variants of each family that are run on the confirming seeds
+    against: tuple[str, ...]  # arms that are run there, too
+    lr: Mapping[str, Axis]  # by family
+    axes: Mapping[str, Axis]  # of every memory, where the arm has not fixed them
+    fixed: Mapping[str, Any]  # of every memory
+    arms: tuple[SearchArm, ...]
+    space_seed: int
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    engine: str = "bank"
+    content: Mapping[str, Any] = field(default_factory=dict, repr=False)  # the part of the file that says all this
+    path: Path | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def higher_is_better(self) -> bool:
+        """The metric's direction."""
+        return self.direction == "max"
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The bases, each with its own learning rates."""
+        return tuple(self.lr)
+
+    def is_variant(self, arm: SearchArm) -> bool:
+        """Whether it is one of those among which a winner is looked for: all but those that it is held against."""
+        return arm.name not in (BASE, *self.against)
+
+    @property
+    def trial_settings(self) -> dict[str, Any]:
+        """Of every trial."""
+        return {**self.settings, "epochs": self.epochs, "batch_size": self.batch_size}
+
+    def to_dict(self) -> dict[str, Any]:
+        """What is hashed: the file without its other tasks."""
+        return dict(self.content)
+
+    @cached_property
+    def hash(self) -> str:
+        """Of the content: what trials carry."""
+        return content_hash(self.to_dict())
+
+    def arms_of(self, family: str) -> list[SearchArm]:
+        """The arms of a family, in the file's order."""
+        return [arm for arm in self.arms if family in arm.optimizer]
+
+    def space(self, family: str, arm: SearchArm) -> dict[str, Axis]:
+        """What is searched for an arm."""
+        memory = has_memory(arm.optimizer[family])
+        own = {name: axis for name, axis in self.axes.items() if memory and name not in arm.options}
+        return {"lr": self.lr[family], **own}
+
+    def points(self, family: str, arm: SearchArm) -> list[Point]:
+        """The points of an arm: point ``i`` has one learning rate and one rho in all arms of a family."""
+        return draw(self.space(family, arm), self.space_seed, 0, self.trials)
+
+    def trial(self, family: str, arm: SearchArm, point: Point, seed: int) -> Trial:
+        """One run."""
+        optimizer = arm.optimizer[family]
+        fixed = self.fixed if has_memory(optimizer) else {}
+        hyper = {**fixed, **arm.options, **point}
+        return Trial(self.task, optimizer, hyper, seed, self.trial_settings, self.engine, registration=self.hash)
+
+    def require_runnable(self) -> None:
+        """An error where it has arms that can no longer be run."""
+        if any(name.endswith(VARIANT) for arm in self.arms for name in arm.optimizer.values()):
+            raise LabError(
+                f"The variants of the search {self.name} can no longer be run, only read (--table): none of them won. "
+                f"Commit {LAST_RUN} can run them"
+            )
+
+    @property
+    def runs_per_arm(self) -> int:
+        """Of the search, without confirmation."""
+        runs, alive, seen = 0, self.trials, 0
+        for rung in self.race:
+            runs, alive, seen = runs + alive * (rung.seeds - seen), rung.keep, rung.seeds
+        return runs + alive * (len(self.tuning_seeds) - seen)
+
+
+def searches() -> list[str]:
+    """The searches that there are."""
+    return sorted(path.stem for path in FOLDER.glob("*.json"))
+
+
+def tasks_of(name: str, folder: Path = FOLDER) -> list[str]:
+    """The tasks of a search."""
+    return list(json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))["tasks"])
+
+
+def find(name: str, task: str, folder: Path = FOLDER) -> Search:
+    """A search on a task. ``TASK@tiny`` is the same with a few short runs, for tests and for a first look."""
+    path = folder / f"{name}.json"
+    if not path.exists():
+        raise MissingFileError(f"No search {name!r}, expected one of {', '.join(searches())}")
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        return from_dict(name, task, values, path)
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise LabError(f"{path}: {type(error).__name__} {error}") from error
+
+
+def from_dict(name: str, task: str, values: Mapping[str, Any], path: Path | None = None) -> Search:
+    """From a parsed file."""
+    if values.get("format") != FORMAT:
+        raise LabError(f"Invalid format of a search: {values.get('format')!r}, expected {FORMAT}")
+    tasks = values["tasks"]
+    plain = task.removesuffix(TINY)
+    if plain not in tasks:
+        raise LabError(f"Invalid task of the search {name}: {task!r}, expected one of {', '.join(tasks)}")
+    mine = tasks[plain]
+    left_out = set(mine.get("without", ()))
+    arms = [arm for arm in values["arms"] if arm["name"] not in left_out]
+    content = {**values, "name": name, "tasks": {plain: mine}, "arms": arms}
+    confirm = values["confirm"]
+    found = Search(
+        name=name,
+        task=task,
+        direction=mine["direction"],
+        epochs=mine["epochs"],
+        batch_size=mine["batch_size"],
+        trials=mine["trials"],
+        tuning_seeds=tuple(mine["tuning_seeds"]),
+        race=tuple(Rung(**rung) for rung in mine["race"]),
+        confirm_seeds=tuple(mine["confirm_seeds"]),
+        confirm_keep=confirm["keep"],
+        against=tuple(confirm["against"]),
+        lr={family: Axis.from_dict(axis) for family, axis in mine["lr"].items()},
+        axes={axis: Axis.from_dict(range_) for axis, range_ in values["space"]["memory"].items()},
+        fixed=values["fixed"],
+        arms=tuple(SearchArm(a["name"], a["why"], a["optimizer"], a.get("options", {})) for a in arms),
+        space_seed=values["space"]["seed"],
+        settings=mine.get("settings", {}),
+        engine=values["engine"],
+        content=content,
+        path=path,
+    )
+    return _tiny(found) if task != plain else found
+
+
+def _tiny(search: Search) -> Search:
+    """Two points, two seeds, one epoch: another experiment, which no file announced."""
+    content = {**search.content, "tiny": True}
+    return replace(
+        search,
+        epochs=1,
+        batch_size=16,
+        trials=2,
+        tuning_seeds=search.tuning_seeds[:2],
+        race=(Rung(1, 1),),
+        confirm_seeds=search.confirm_seeds[:2],
+        content=content,
+        path=None,
+    )
+
+
+def _check(s: Search) -> None:
+    def require(holds: bool, what: str, value: object, expected: str) -> None:
+        if not holds:
+            raise LabError(f"Invalid {what} of the search {s.name}: {value!r}, expected {expected}")
+
+    require(s.direction in ("max", "min"), "direction", s.direction, "max or min")
+    require(s.engine in ENGINES, "engine", s.engine, " or ".join(ENGINES))
+    for seeds in ("tuning_seeds", "confirm_seeds"):
+        values = getattr(s, seeds)
+        require(len(set(values)) == len(values) > 0, seeds, values, "different seeds")
+    shared = sorted(set(s.tuning_seeds) & set(s.confirm_seeds))
+    require(not shared, "confirm_seeds", shared, "fresh ones, none of them a tuning seed")
+    names = [arm.name for arm in s.arms]
+    require(len(set(names)) == len(names), "arms", names, "different names")
+    absent = [name for name in (BASE, *s.against) if name not in names]
+    require(not absent, "against", absent, "arms of this search, the base among them")
+    before = Rung(0, s.trials)
+    for rung in s.race:
+        falling = before.seeds < rung.seeds < len(s.tuning_seeds) and 1 <= rung.keep <= before.keep
+        require(falling, "race", rung, "more seeds than before, fewer than there are, and no more points than before")
+        before = rung
+    for arm in s.arms:
+        for family, optimizer in arm.optimizer.items():
+            require(family in s.lr, f"family of {arm.name}", family, f"one of {', '.join(s.lr)}")
+            has_memory(optimizer)  # an error where there is no such optimizer
+    for family in s.lr:
+        require(any(arm.name == BASE for arm in s.arms_of(family)), "arms", family, "a base in each family")

@@ -1,0 +1,172 @@
+"""The runs of a search, planned as a function of the ledger: asked again after a crash, it goes on where it was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from critgrad.lab.ledger import Planned, Role
+from critgrad.lab.ledger.view import Reader, RowLike, View, view_of
+from critgrad.lab.run.results import loss_is_known
+from critgrad.lab.run.spec import Trial
+from critgrad.lab.spaces import Point
+from critgrad.lab.stats import choose
+
+from ..protocol.tuning import tie_breaker
+from .file import Search, SearchArm
+
+TRACK = "search"
+
+
+@dataclass
+class ArmState:
+    """Where one arm of one family stands."""
+
+    family: str
+    arm: SearchArm
+    points: list[Point]
+    pending: list[Trial] = field(default_factory=list)  # what must be run before anything more can be said
+    runs: int = 0  # that are done
+    diverged: int = 0
+    chosen: int | None = None  # the best point, once every rung is run
+    valid: float | None = None  # its mean over the tuning seeds
+    values: tuple[float, ...] = ()  # one for each of them
+    loss: float | None = None  # the mean validation loss at the same epochs: what decides between equals
+
+
+@dataclass(frozen=True)
+class SearchTrack:
+    """Tune every arm with the same number of points and the same race; with ``confirm``, run the best on fresh seeds."""
+
+    search: Search
+    confirm: bool = False
+    name: str = TRACK
+
+    @property
+    def task(self) -> str:
+        """The task's name."""
+        return self.search.task
+
+    @property
+    def registration(self) -> Any:
+        """What the ledger keeps a record of: a search has the hash, the path and the content of a registration."""
+        return self.search
+
+    @property
+    def total(self) -> int:
+        """Runs in all."""
+        s = self.search
+        count = sum(len(s.arms_of(family)) for family in s.families)
+        return count * s.runs_per_arm + (self._confirming * len(s.confirm_seeds) if self.confirm else 0)
+
+    @property
+    def most(self) -> int:
+        """No more than that."""
+        return self.total
+
+    @property
+    def _confirming(self) -> int:
+        s = self.search
+        return sum(
+            sum(arm.name in s.against for arm in s.arms_of(family))
+            + min(s.confirm_keep, sum(map(s.is_variant, s.arms_of(family))))
+            for family in s.families
+        )
+
+    def view(self, ledger: Reader) -> View:
+        """The rows of this search."""
+        return view_of(ledger, self.search.hash, self.search.higher_is_better)
+
+    def states(self, view: View) -> dict[str, list[ArmState]]:
+        """All arms of all families, as far as the rows go."""
+        s = self.search
+        return {family: [_state(s, family, arm, view) for arm in s.arms_of(family)] for family in s.families}
+
+    def plan(self, ledger: Reader) -> list[Planned]:
+        """What can be run now. An arm does not wait for the others; confirmation waits for all of its family."""
+        view = self.view(ledger)
+        planned: list[Planned] = []
+        for family, states in self.states(view).items():
+            for state in states:
+                role = Role(self.name, family, state.arm.name, "tune")
+                planned += [Planned(trial, (role,)) for trial in state.pending]
+            if not self.confirm or any(state.pending for state in states):
+                continue
+            for state in self.confirmed(states):
+                role = Role(self.name, family, state.arm.name, "report")
+                trials = self.confirm_trials(state)
+                planned += [Planned(trial, (role,)) for trial in view.missing(trials)]
+        return planned
+
+    def confirmed(self, states: Sequence[ArmState]) -> list[ArmState]:
+        """The arms of a family that the confirming seeds are for: the best variants, and what they are held against."""
+        ranked = self.ranked(states)
+        best = [state for state in ranked if self.search.is_variant(state.arm)][: self.search.confirm_keep]
+        return [state for state in states if state.arm.name in self.search.against or state in best]
+
+    def ranked(self, states: Sequence[ArmState]) -> list[ArmState]:
+        """The arms that have their choice, best first; of equals (to the digits of ``choose``) that of the lower loss."""
+        left = {state.arm.name: state for state in states if state.valid is not None}
+        out = []
+        while left:
+            values = {name: state.values for name, state in left.items()}
+            losses = {name: [float(state.loss or 0.0)] for name, state in left.items()}
+            best = choose(values, higher_is_better=self.search.higher_is_better, tie_break=losses)
+            out.append(left.pop(best.key))
+        return out
+
+    def confirm_trials(self, state: ArmState) -> list[Trial]:
+        """An arm's runs at its chosen point, one for each confirming seed."""
+        if state.chosen is None:
+            return []
+        point = state.points[state.chosen]
+        return [self.search.trial(state.family, state.arm, point, seed) for seed in self.search.confirm_seeds]
+
+
+def _state(search: Search, family: str, arm: SearchArm, view: View) -> ArmState:
+    state = ArmState(family, arm, search.points(family, arm))
+    seeds, higher = search.tuning_seeds, search.higher_is_better
+    trials = [[search.trial(family, arm, point, seed) for seed in seeds] for point in state.points]
+    done = [row for of_point in trials for trial in of_point if (row := view.get(trial)) is not None]
+    state.runs, state.diverged = len(done), sum(bool(row.summary.get("diverged")) for row in done)
+    alive = list(range(len(trials)))
+    for rung in search.race:
+        missing = view.missing(trial for i in alive for trial in trials[i][: rung.seeds])
+        if missing:
+            state.pending = missing
+            return state
+        means = {i: float(np.mean(view.values(view.of(trials[i][: rung.seeds]), "valid"))) for i in alive}
+        sign = -1 if higher else 1
+        alive = sorted(sorted(means, key=lambda i: (sign * means[i], i))[: rung.keep])
+    state.pending = view.missing(trial for i in alive for trial in trials[i])
+    if state.pending:
+        return state
+    values = {i: view.values(view.of(trials[i]), "valid") for i in alive}
+    tied = {i: view.of(trials[i]) for i in choose(values, higher_is_better=higher).tied}
+    tied = _as_it_was_confirmed(search, state, tied, view)
+    losses = {i: [tie_breaker(row) for row in rows] for i, rows in tied.items()}
+    best = choose({i: values[i] for i in tied}, higher_is_better=higher, tie_break=losses)
+    state.chosen, state.valid, state.values = best.key, best.mean, tuple(values[best.key])
+    state.loss = float(np.mean(losses[best.key]))
+    return state
+
+
+def _as_it_was_confirmed(
+    search: Search, state: ArmState, tied: dict[int, list[RowLike]], view: View
+) -> dict[int, list[RowLike]]:
+    """Of tied points, each with its runs, those that are still in question: all of them, where all losses are known.
+
+    Screens that an earlier version published without curves lost the losses after these had decided: there the point that
+    was run on the confirming seeds is the one that they had chosen.
+    """
+    if len(tied) == 1 or all(loss_is_known(row.summary, row.curves) for rows in tied.values() for row in rows):
+        return tied
+
+    def is_confirmed(point: Point) -> bool:
+        trials = (search.trial(state.family, state.arm, point, seed) for seed in search.confirm_seeds)
+        return any(view.get(trial) is not None for trial in trials)
+
+    return {i: rows for i, rows in tied.items() if is_confirmed(state.points[i])} or tied

@@ -1,0 +1,42 @@
+"""What a page opens with, and what it never says: a verdict that nothing can carry."""
+
+from __future__ import annotations
+
+import pytest
+from report_helpers import data_of
+
+from critgrad.lab.stats import Pair, judge
+from critgrad.paper.protocol import ARMS
+from critgrad.paper.protocol.announced import AnnouncedSource
+from critgrad.paper.report.sections import build
+from critgrad.paper.report.verdict_tables import tally
+
+
+@pytest.mark.parametrize("kind", ["compare", "fair", "paper", "one", "analyses"])
+def test_every_page_opens_with_words(made, kind):
+    page = build(AnnouncedSource(made(kind)[0]))
+    first = page.sections[0]
+    if kind != "analyses":
+        assert first.id == "answer"
+        (block,) = first.blocks
+        assert block.words
+        assert len(block.figures) == 1
+        assert not block.tables
+
+
+def test_arms_are_explained_where_they_stand(made):
+    page = build(AnnouncedSource(made("compare")[0]))
+    (block,) = next(section for section in page.sections if section.id == "verdicts").blocks
+    told = dict(block.terms)
+    assert ARMS["C"].summary in told.values()
+    named = {name.strip() for names in told for name in names.split(", ")}
+    assert {row["label"] for row in data_of(made("compare")[1])["tables"][block.tables[0].id]} >= {"SGD", "SGD_C"}
+    assert {"SGD", "SGD_C"} <= named
+
+
+@pytest.mark.parametrize("seeds, shown", [(1, "one seed"), (2, "not tested"), (5, "not tested"), (6, "win")])
+def test_nothing_is_won_or_lost_where_nothing_can_be_tested(seeds, shown):
+    values = [1.0 + 0.01 * k for k in range(seeds)]
+    (row,) = judge([Pair("t", "f", "a", "b", values, [0.0] * seeds)])
+    assert row.shown == shown
+    assert ("win" in tally([row])) == (shown == "win")

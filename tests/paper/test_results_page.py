@@ -1,0 +1,440 @@
+"""The page of results: what the ledgers say and nothing else, and verdicts that follow their rules."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from critgrad.lab.ledger.merge import merge
+from critgrad.lab.stats import Interval, Pair, Speedup, judge, speedup
+from critgrad.paper.protocol import find, registered
+from critgrad.paper.results_page import render_results, rules, write_results
+from critgrad.paper.results_page.__main__ import main
+from critgrad.paper.results_page.claims import CLAIMS, verdicts
+from critgrad.paper.results_page.damped import damped, rank_correlation
+from critgrad.paper.results_page.findings import Books, Findings, Study, gather
+from critgrad.paper.results_page.page import _points
+from critgrad.paper.results_page.rules import HOLDS, NOT_SEEN, NOT_TESTED, UNTUNED
+from critgrad.paper.results_page.searches import _on_fresh_seeds, found_searches
+from critgrad.paper.results_page.studies import _far_from_trained, _outcome, studies_section
+from critgrad.paper.results_page.text import interval, table
+from critgrad.paper.search import Confirmed, SearchTrack
+from critgrad.paper.search import find as find_search
+
+ROOT = Path(__file__).parents[2]
+LEDGERS = sorted((ROOT / "results").glob("*.db.xz"))
+
+
+def test_the_page_is_exactly_what_the_command_writes(tmp_path: Path) -> None:
+    written = write_results(LEDGERS[::-1], tmp_path / "results.md")  # in whichever order
+    cure = "python -m critgrad.lab.results_page results/*.db.xz --out docs/results.md"
+    assert written.read_bytes() == (ROOT / "docs" / "results.md").read_bytes(), (
+        f"docs/results.md is not current: {cure}"
+    )
+
+
+def test_the_published_ledgers_fit() -> None:
+    assert LEDGERS
+    assert sum(path.stat().st_size for path in LEDGERS) < 10 * 2**20
+    assert not list((ROOT / "results").glob("*.db-wal"))
+
+
+def test_a_page_of_single_runs_has_no_verdict_that_needs_more() -> None:
+    (once,) = [path for path in LEDGERS if path.name == "every-task.db.xz"]
+    text = render_results([once])
+    assert "## Every task once" in text
+    assert "## The suite" not in text
+    found = {row.number: row.verdict for row in verdicts(gather([once]))}
+    assert list(found) == [claim.number for claim in CLAIMS] == [*map(str, range(1, 16)), "C", "F", "R", "G", "S"]
+    without_runs = {"12": NOT_SEEN, "15": HOLDS}  # theory, and an identity that is checked on the spot
+    assert found == {number: without_runs.get(number, NOT_TESTED) for number in found}
+
+
+def test_a_run_in_two_ledgers_counts_once(tmp_path: Path) -> None:
+    (once,) = [path for path in LEDGERS if path.name == "every-task.db.xz"]
+    merge(tmp_path / "part.db", [once], tasks=["ptb-lstm", "mnist-mlp"])
+    books = Books([tmp_path / "part.db", once])
+    assert len(books.done) == len({row.key for row in books.done}) == len(Books([once]).done)
+    assert [row.trial.task for row in Findings(Books([tmp_path / "part.db"])).once] == ["mnist-mlp", "ptb-lstm"]
+
+
+def test_a_missing_ledger_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path / "none.db"), "--out", str(tmp_path / "page.md")]) == 1
+    assert "no ledger at" in capsys.readouterr().err
+    assert not (tmp_path / "page.md").exists()
+
+
+def test_cells_say_how_many_runs_have_the_worst_value_and_how_they_came_to_it() -> None:
+    cell = {"test": 1e4, "low": 1e4, "high": 1e4, "runs": 3, "diverged": 1, "at_worst": 2}
+    assert _outcome(cell) == "10000 ± 0 (1/3 diverged, 2/3 at the worst value)"
+    assert _outcome({**cell, "diverged": 0, "at_worst": 0}) == "10000 ± 0"
+
+
+def test_numbers_have_the_digits_that_their_interval_supports() -> None:
+    assert interval(Interval(97.12345, 97.0, 97.24, 20)) == "97.12 ± 0.12"
+    assert interval(Interval(-0.00001, -0.05, 0.05, 20), "+") == "0.000 ± 0.050"
+    assert interval(Interval(0.0, 0.0, 0.0, 20), "+") == "0 (the same runs)"
+    assert table(("a", "b"), [["x|y", "1"]], ("b",)) == "| a | b |\n| --- | --: |\n| x\\|y | 1 |\n"
+
+
+# -- rules, on made-up outcomes ----------------------------------------------------------------------------------------
+
+
+def primaries(*shifts: float) -> list:
+    """One primary comparison for each shift, on 20 seeds whose noise is small beside a shift of 1."""
+    rng = np.random.default_rng(0)
+    pairs = []
+    for index, shift in enumerate(shifts):
+        base = rng.normal(90, 0.3, 20)
+        arm = base + shift + rng.normal(0, 0.3, 20)
+        pairs.append(Pair(f"task{index}", "Adam_F", "Adam_F", "Adam", arm.tolist(), base.tolist(), primary=True))
+    return judge(pairs)
+
+
+@pytest.mark.parametrize(
+    "shifts, verdict",
+    [
+        ((1.0, 1.0, 1.0), HOLDS),
+        ((1.0, 1.0, 0.0), HOLDS),
+        ((1.0, 0.0, 0.0), NOT_SEEN),
+        ((1.0, 1.0, -1.0), NOT_SEEN),
+        ((-1.0, -1.0, -1.0), NOT_SEEN),
+        ((0.0, 0.0, 0.0), NOT_SEEN),
+        ((), NOT_TESTED),
+    ],
+)
+def test_a_planted_win_is_found_and_a_tie_or_a_loss_is_none(shifts: tuple[float, ...], verdict: str) -> None:
+    assert rules.memory_wins(primaries(*shifts)).verdict == verdict
+
+
+def test_the_effect_counts_wins_ties_and_losses() -> None:
+    assert rules.memory_wins(primaries(1.0, 0.0, -1.0)).effect == "of 3 primary comparisons 1 won, 1 tied, 1 lost"
+
+
+def ratio(factor: float) -> Speedup:
+    base = [20.0 + seed for seed in range(10)]
+    return speedup([value / factor for value in base], base, limits=100.0)
+
+
+def test_one_pair_that_is_not_sooner_refutes_every() -> None:
+    fast, same, slow = ratio(2.0), ratio(1.0), ratio(0.5)
+    assert rules.sooner([fast, fast], []).verdict == HOLDS
+    assert rules.sooner([fast, same], []).verdict == NOT_SEEN
+    assert rules.sooner([fast, slow], [fast, fast]).verdict == UNTUNED
+    assert rules.sooner([fast, slow], [fast, slow]).verdict == NOT_SEEN
+    assert rules.sooner([], [fast]).verdict == NOT_TESTED
+    assert rules.sooner([fast, slow], []).effect.startswith("1 of 2 pairs sooner, 1 later")
+
+
+def test_best_of_eight_waits_until_it_is_decided() -> None:
+    def tasks(won: int, lost: int) -> dict[str, bool]:
+        return {f"t{i}": i < won for i in range(won + lost)}
+
+    assert rules.best_of_eight(tasks(6, 0), {}).verdict == HOLDS
+    assert rules.best_of_eight(tasks(5, 3), {}).verdict == NOT_TESTED
+    assert rules.best_of_eight(tasks(0, 4), {}).verdict == NOT_SEEN
+    assert rules.best_of_eight(tasks(0, 4), tasks(6, 3)).verdict == UNTUNED
+    assert rules.best_of_eight({}, tasks(9, 0)).verdict == NOT_TESTED
+
+
+def test_the_largest_gain_is_not_seen_once_the_pairs_that_should_have_it_were_run() -> None:
+    needed = [("ptb", "SGD"), ("wikitext", "SGD")]
+    some, small = {("ptb", "SGD"), ("wikitext", "Adam")}, {"ptb (SGD_C)": 0.01, "wikitext (SGD_C)": 0.02}
+    paper = {"ptb (SGD_C)": 0.3}
+    assert rules.up_to({"ptb (Adam_C)": 0.25}, {}, run=some, needed=needed).verdict == HOLDS
+    # Another pair of the task does not do.
+    assert rules.up_to(small, paper, run=some, needed=needed).verdict == NOT_TESTED
+    assert rules.up_to(small, {}, run=needed, needed=needed).verdict == NOT_SEEN
+    assert rules.up_to(small, paper, run=needed, needed=needed).verdict == UNTUNED
+    assert rules.up_to({}, paper, run=(), needed=needed).verdict == NOT_TESTED
+    told = rules.up_to(small, {}, run=needed, needed=needed).effect
+    assert told == "largest gain 2.0% on wikitext (SGD_C) tuned alike"
+
+
+def times(*seconds: float) -> dict:
+    points = [{"topC": topC, "epoch_seconds": value} for topC, value in zip((0, 5, 10, 20, 50, 100), seconds)]
+    return {"points": points, "paper_minutes": (0.3, 0.5, 0.6, 0.8, 1.4, None)}
+
+
+def test_time_grows_linearly_where_a_rising_line_describes_every_task() -> None:
+    line, flat = times(1.0, 1.5, 2.0, 3.0, 6.0, 11.0), times(1.0, 1.5, 1.51, 1.5, 1.5, 1.51)
+    bent = times(1.0, 1.0, 3.0, 6.0, 6.5, 6.6)
+    assert rules.grows_linearly([line, line]).verdict == HOLDS
+    assert rules.grows_linearly([line, flat]).verdict == NOT_SEEN
+    assert rules.grows_linearly([bent]).verdict == NOT_SEEN
+    assert rules.grows_linearly([]).verdict == rules.grows_linearly([times(1.0, 2.0)]).verdict == NOT_TESTED
+    assert "describes 1 of 2 tasks" in rules.grows_linearly([line, flat]).effect
+    assert "1.01 to 7.33 times as long (the paper's: 2.80 to 2.80)" in rules.grows_linearly([line, flat]).effect
+
+
+def noise(shift: float) -> dict:
+    rng = np.random.default_rng(1)
+    base = [rng.normal(70, 5, 5) for _ in range(11)]
+
+    def points(values: list) -> list[dict]:
+        return [{"flip_y": i / 10, "values": row.tolist()} for i, row in enumerate(values)]
+
+    mine = [row + shift + rng.normal(0, 0.2, 5) for row in base]
+    return {"lines": [{"optimizer": "SGD", "points": points(base)}, {"optimizer": "SGD_C", "points": points(mine)}]}
+
+
+def test_noise_does_harm_only_where_the_interval_lies_below_zero() -> None:
+    assert rules.no_harm(noise(2.0)).verdict == rules.no_harm(noise(0.0)).verdict == HOLDS
+    assert rules.no_harm(noise(-2.0)).verdict == NOT_SEEN
+    assert rules.no_harm({"lines": []}).verdict == NOT_TESTED
+
+
+def test_staleness_is_bounded_unless_ages_grow_with_training() -> None:
+    steady = np.random.default_rng(2).integers(1, 20, (10, 5))
+    growing = np.arange(1, 11)[:, None] * np.full((1, 5), 50)
+    assert rules.ages_bounded([[steady]], [1000]).verdict == HOLDS
+    assert rules.ages_bounded([[steady], [growing]], [1000, 1000]).verdict == NOT_SEEN
+    assert rules.ages_bounded([], []).verdict == NOT_TESTED
+    assert rules.ages_bounded([[np.zeros((4, 3), int)]], [100]).verdict == NOT_TESTED  # an empty memory
+
+
+def study(name: str, optimizer: str, **variants: tuple[float, float] | None) -> dict:
+    rows = [
+        {"optimizer": optimizer, "variant": variant, "difference": ends and {"low": ends[0], "high": ends[1]}}
+        for variant, ends in variants.items()
+    ]
+    return {"studies": {name: rows}}
+
+
+def test_ablations() -> None:
+    alike = study("selection", "Adam_C", KotH=None, random=(-0.1, 0.2))
+    apart = study("selection", "Adam_C", KotH=None, random=(-0.3, -0.1))
+    assert rules.variants_alike([alike], ["selection"]).verdict == HOLDS
+    assert rules.variants_alike([alike, apart], ["selection"]).verdict == NOT_SEEN
+    assert rules.variants_alike([alike], ["replacement"]).verdict == NOT_TESTED
+    worse = study("aggregation", "SGD_C", sum=None, mean=(-0.3, -0.1))
+    tie = study("aggregation", "Adam_C", mean=None, sum=(-0.3, 0.1))
+    losers = {"SGD_C": ["mean"], "Adam_C": ["sum"]}
+    assert rules.variants_worse([worse], losers).verdict == HOLDS
+    assert rules.variants_worse([worse, tie], losers).verdict == NOT_SEEN
+    assert rules.variants_worse([alike], losers).verdict == NOT_TESTED
+
+
+@pytest.mark.parametrize("higher", [True, False])
+def test_a_high_value_helps_only_where_it_beats_the_reference(higher: bool) -> None:
+    sign = 1 if higher else -1
+
+    def cells(gain: float) -> list[dict]:
+        return [
+            {"topC": 5, "decay": 0.7, "values": [1.0, 2.0, 3.0]},
+            {"topC": 5, "decay": 0.99, "values": [1.0 + sign * gain, 2.0 + sign * gain * 1.1, 3.0 + sign * gain]},
+        ]
+
+    def of(gain: float) -> str:
+        data = {"higher_is_better": higher, "cells": cells(gain), "chosen": {"topC": 5, "decay": 0.7}}
+        return rules.no_help([data], "decay", (0.99, 1.0), {"topC": 5, "decay": 0.7}).verdict
+
+    assert [of(1.0), of(-1.0), of(0.0)] == [NOT_SEEN, HOLDS, HOLDS]
+    assert rules.no_help([], "decay", (0.99,), {"topC": 5, "decay": 0.7}).verdict == NOT_TESTED
+
+
+def test_a_high_value_is_held_against_what_its_own_line_has_where_the_reference_lies_on_another() -> None:
+    """Two lines that meet at decay .9: the cell of decay .7 is there, and nothing else with it."""
+    cells = [
+        {"topC": 5, "decay": 0.7, "values": [9.0, 9.0, 9.0]},
+        {"topC": 5, "decay": 0.9, "values": [1.0, 2.0, 3.0]},
+        {"topC": 50, "decay": 0.9, "values": [2.0, 3.1, 4.0]},
+        {"topC": 100, "decay": 0.9, "values": [2.0]},  # one seed of three: no pair
+    ]
+    data = {"higher_is_better": True, "cells": cells, "chosen": {"topC": 5, "decay": 0.9}}
+    ruling = rules.no_help([data], "topC", (50, 100), {"topC": 5, "decay": 0.7})
+    assert ruling.verdict == NOT_SEEN
+    assert ruling.effect.startswith("1 of 1 are better")
+
+
+@pytest.mark.parametrize("at_20, verdict", [([2.0, 3.0, 4.1], HOLDS), ([1.0, 2.0, 3.0], NOT_SEEN), (None, NOT_TESTED)])
+def test_above_a_limit_means_better_than_at_it(at_20: list[float] | None, verdict: str) -> None:
+    """topC 50 beats topC 5 here in any case: whether more than 20 helps is another question."""
+    cells = [
+        {"topC": 5, "decay": 0.7, "values": [1.0, 2.0, 3.0]},
+        {"topC": 50, "decay": 0.7, "values": [2.0, 3.1, 4.0]},
+        *([{"topC": 20, "decay": 0.7, "values": at_20}] if at_20 else []),
+    ]
+    data = {"higher_is_better": True, "cells": cells, "chosen": {"topC": 5, "decay": 0.7}}
+    ruling = rules.no_help([data], "topC", (50, 100), {"topC": 5, "decay": 0.7}, 20)
+    assert ruling.verdict == verdict
+    if at_20:
+        assert "; 1 of 1 are better than topC 5 (or what was chosen), 0 worse" in ruling.effect
+
+
+@pytest.mark.parametrize("higher, found, far", [(False, 140.0, False), (False, 300.0, True), (True, 60.0, True)])
+def test_a_study_whose_runs_end_far_from_a_tuned_base_says_so(higher: bool, found: float, far: bool) -> None:
+    base = SimpleNamespace(test=SimpleNamespace(mean=130.0))
+    registration = SimpleNamespace(families=("Adam",))
+    outcome = SimpleNamespace(task="one", registration=registration, arm=lambda family, name: base)
+    first: Any = SimpleNamespace(claimable=[outcome], followed=[])
+    later: Any = SimpleNamespace(claimable=[], followed=[outcome])  # what was asked of a task later tells as much
+    for task, expected in (("one", far), ("another", False)):
+        study: Any = SimpleNamespace(task=task, data={"higher_is_better": higher})
+        worse = found / 2 if higher else 2 * found
+        for findings in (first, later):
+            assert bool(_far_from_trained(findings, study, [worse, found])) == expected
+
+
+def test_convergence_asks_for_a_loss_that_falls_in_every_run() -> None:
+    def line(optimizer: str, end: float, diverged: int = 0) -> dict:
+        return {"optimizer": optimizer, "diverged": diverged, "mean": [1.0, end]}
+
+    assert rules.converges([{"lines": [line("SGD_C", 0.5), line("SGD", 2.0)]}]).verdict == HOLDS
+    assert rules.converges([{"lines": [line("SGD_C", 0.5), line("Adam_C", 1.5)]}]).verdict == NOT_SEEN
+    assert rules.converges([{"lines": [line("SGD_C", 0.5, diverged=1)]}]).verdict == NOT_SEEN
+    assert rules.converges([{"lines": [], "lost": [{"optimizer": "SGD_C", "runs": 5}]}]).verdict == NOT_SEEN
+    assert rules.converges([{"lines": [line("SGD", 0.5)]}]).verdict == NOT_TESTED
+
+
+def test_selection_explains_gains_where_most_of_them_come_from_it() -> None:
+    above, around = Interval(1.0, 0.5, 1.5, 20), Interval(0.1, -0.5, 0.7, 20)
+    assert rules.selection_explains([above, above, around]).verdict == HOLDS
+    assert rules.selection_explains([above, around]).verdict == NOT_SEEN
+    assert rules.selection_explains([]).verdict == NOT_TESTED
+    assert rules.selection_explains([above, None, None]).verdict == HOLDS  # what has no control says nothing
+    assert rules.selection_explains([None]).verdict == NOT_TESTED
+
+
+def test_a_search_lists_every_variant_and_says_how_many_were_tried() -> None:
+    (ledger,) = [path for path in LEDGERS if path.name == "search.db.xz"]
+    text = render_results([ledger])
+    section = text.partition("## Search among variants of damping")[2]
+    search = find_search("damping-variants", "digits-mlp")
+    for arm in search.arms:
+        for family in arm.optimizer:
+            assert (
+                f"| {arm.name if search.is_variant(arm) else f'**{arm.name}**'} | {arm.optimizer[family]} |" in section
+            )
+    assert "best of 16 variants of 32 points each" in section
+    assert "registered in commit" in section
+    assert "## The suite" not in text
+
+
+def test_every_confirming_run_of_the_published_searches_is_counted_in_a_table() -> None:
+    (ledger,) = [path for path in LEDGERS if path.name == "search.db.xz"]
+    findings = gather([ledger])
+    runs = Counter(
+        (row.trial.registration, role.family, role.arm)
+        for row in findings.books.done
+        for role in row.roles
+        if role.purpose == "report"
+    )
+    assert runs
+    counted, open_runs = {}, []
+    for track, made, _ in found_searches(findings):
+        counted |= {(track.search.hash, row.family, row.arm): row.done for row in made.confirmed}
+        if made.confirmed:  # else it was stopped before
+            open_runs += SearchTrack(track.search, confirm=True).plan(findings.books)
+    assert counted == runs
+    assert not open_runs
+
+
+def test_an_arm_without_its_confirming_runs_is_not_left_out() -> None:
+    test = Interval(97.0, 96.5, 97.5, 10)
+    minus = {"base": Interval(0.5, 0.1, 0.9, 10)}
+    rows = [Confirmed("Adam", "base", False, 0, 10, None, {}), Confirmed("Adam", "root", True, 10, 10, test, minus)]
+    text = _on_fresh_seeds(rows, ["base", "rival"])
+    assert "| Adam | base | 0 of 10 | - |  |" in text
+    assert "| Adam | root | 10 | 97.00 ± 0.50 | +0.50 ± 0.40 |" in text
+    assert _on_fresh_seeds([], ["base"]) == ""
+
+
+def test_both_memories_are_held_against_the_best_rival_and_the_claims_say_so() -> None:
+    texts = {claim.number: claim.text for claim in CLAIMS}
+    primaries = {primary for name in registered() for primary in find(name).primary if primary.arm in ("C", "F")}
+    assert {primary.against for primary in primaries} == {("base", "rival", "momentum")}
+    assert all(texts[number].endswith("beats the best equally tuned rival") for number in ("C", "F"))
+
+
+def test_a_pair_without_a_yoked_twin_is_counted_and_its_task_is_not_among_those_with_one() -> None:
+    def experiment(task: str, **arms: list[float]) -> Any:
+        known = {name.replace("_", "-"): SimpleNamespace(family="SGD", values=of_arm) for name, of_arm in arms.items()}
+        registration = SimpleNamespace(families=("SGD",), higher_is_better=True, arms=tuple(known))
+        return SimpleNamespace(
+            task=task, registration=registration, arm=lambda family, name: known.get(name), decompositions=()
+        )
+
+    base, better, best = [1.0, 2.0, 3.0], [2.0, 3.1, 4.0], [3.0, 4.1, 5.0]
+    claimable = [
+        experiment("one", base=base, C=better, C_yoked=better),
+        experiment("two", base=base, C=best, C_yoked=base),
+        experiment("three", base=base, C=base, C_yoked=base),
+        experiment("four", base=base, C=better),
+    ]
+    found: Any = SimpleNamespace(claimable=claimable, followed=[], analysis=lambda name: [])
+    judges = {claim.number: claim.judge for claim in CLAIMS}
+    (ran, explained), (also, alike) = judges["14"](found), judges["8"](found)
+    assert ran == also == "fair, with the yoked twin: one, two, three"
+    assert explained.effect == (
+        "pairs in which _C beats its tuned base: 3, of which 2 with the yoked twin; "
+        "there selection by norm is above 0 in 1"
+    )
+    assert explained.verdict == NOT_SEEN
+    assert alike.effect.endswith("leaves 0 outside in 1 of 3 pairs (1 more have no such twin)")
+
+
+@pytest.mark.parametrize(
+    "trials, widened, text",
+    [
+        ({"SGD": 32, "Adam": 32}, {"SGD": (), "Adam": ()}, "32 points for each tuned arm"),
+        ({"Adam": 40}, {"Adam": ("low",)}, "40 points for each tuned arm (widened: low)"),
+        (
+            {"SGD": 40, "SGDM": 40, "Adam": 32},
+            {"SGD": ("low",), "SGDM": ("low",), "Adam": ()},
+            "points for each tuned arm: 40 with SGD, SGDM (widened: low) and 32 with Adam",
+        ),
+    ],
+)
+def test_the_points_of_a_widened_range_are_counted(trials: dict, widened: dict, text: str) -> None:
+    outcome: Any = SimpleNamespace(trials=trials, widened=widened)
+    assert _points(outcome) == text
+
+
+def test_what_damping_does_is_told_for_the_first_and_the_last_epoch() -> None:
+    line = {
+        "optimizer": "Adam_F",
+        "runs": 5,
+        "rho": None,
+        "span_share": [0.5, 0.3, 0.25],
+        "damped_ratio": [0.7, 0.8, 0.912],
+    }
+    line["spectrum"] = [[1.0, 1.0, 0.0], [1.0, 0.5, 0.5], [1.0, 0.0, 0.0]]
+    study = Study("digits-mlp", {"epochs": 3}, {"lines": [line]})
+    arms = {"F": SimpleNamespace(values=[3.0, 5.0, 4.0]), "base": SimpleNamespace(values=[2.0, 3.0, 1.0])}
+    outcome = SimpleNamespace(
+        name="digits-mlp",
+        arm=lambda family, arm: arms[arm] if family == "Adam" else None,
+        registration=SimpleNamespace(higher_is_better=True),
+    )
+
+    def found(*claimable: Any) -> Any:
+        kinds = {"damping": [study]}
+        return SimpleNamespace(studies=lambda name: kinds.get(name, []), claimable=claimable, apart=())
+
+    row = "| digits-mlp, epochs 3 | Adam_F | 3, default | 5 | 50 | 25 | 0.70 | 0.91 | 2.0 | 1.0 |"
+    text = studies_section(found())
+    assert f"{row} - |" in text
+    assert text.count("## ") == 1
+    assert "rank correlation" not in text  # of one there is none
+    assert f"{row} +2.0 ± 2.5 |" in studies_section(found(outcome))
+    (only,) = damped(found(outcome))
+    assert (only.share, only.taken, only.effect) == pytest.approx((0.35, 1 - 2.412 / 3, 2.0))
+
+
+def test_rank_correlations_have_their_known_values_and_an_honest_p() -> None:
+    rng = np.random.default_rng(1)
+    a, b = rng.normal(size=30), rng.normal(size=30)
+    r, p = rank_correlation(a.tolist(), b.tolist())
+    right = spearmanr(a, b)
+    assert r == pytest.approx(right.statistic)
+    assert p == pytest.approx(right.pvalue, abs=0.02)
+    close = rank_correlation(a.tolist(), (a + 0.1 * b).tolist())
+    assert close[0] > 0.9
+    assert close[1] == pytest.approx(1 / 10_001)
