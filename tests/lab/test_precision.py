@@ -88,7 +88,7 @@ def test_it_is_part_of_a_key_only_where_it_is_given():
 def test_it_works_where_flags_must_not_be_assigned():
     script = (
         "import torch\n"
-        "from critgrad.lab.precision import tf32_allowed\n"
+        "from critgrad.lab.train.precision import tf32_allowed\n"
         "torch.backends.disable_global_flags()\n"
         "with tf32_allowed(False, 'cuda'):\n"
         "    print(torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)\n"

@@ -90,6 +90,17 @@ def test_an_earlier_name_gives_the_module_and_says_so(old: str) -> None:
     assert target.__spec__ is before
 
 
+def test_a_part_of_a_package_of_an_earlier_name_is_the_same_module() -> None:
+    script = (
+        "import critgrad.lab.executors.local as old, critgrad.lab.run.executors.local as new\n"
+        "from critgrad.lab.protocol.tracks import Fair as one\n"
+        "from critgrad.paper.protocol.tracks import Fair as other\n"
+        "assert old is new and one is other\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_results_page_is_still_written_by_its_earlier_name() -> None:
     command = [sys.executable, "-W", "ignore", "-m", "critgrad.lab.results_page", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

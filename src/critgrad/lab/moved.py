@@ -88,6 +88,6 @@ class _Finder(MetaPathFinder):
 
 
 def install() -> None:
-    """Answer for earlier names, after everything that is there."""
+    """Answer for earlier names, before anybody finds a moved file a second time by its package's path."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.append(_Finder())
+        sys.meta_path.insert(0, _Finder())

@@ -68,7 +68,7 @@ def test_closing_now_ends_running_calls() -> None:
 
 BROKEN = """
 import sys
-from critgrad.lab.executors.local import LocalPool
+from critgrad.lab.run.executors.local import LocalPool
 if __name__ != "__main__":
     sys.exit(7)  # a worker imports this file again, and cannot
 pool = LocalPool(2)
@@ -108,7 +108,7 @@ def test_the_first_worker_too_is_deaf_to_the_terminal_from_its_start() -> None:
     """In a process that has spawned nothing before: the first spawn also starts multiprocessing's tracker."""
     script = (
         "import signal\n"
-        "from critgrad.lab.executors.local import LocalPool\n"
+        "from critgrad.lab.run.executors.local import LocalPool\n"
         "with LocalPool(1) as pool:\n"
         "    mask = pool.submit(signal.pthread_sigmask, signal.SIG_BLOCK, []).result(60)\n"
         "print(signal.SIGINT in mask)\n"

@@ -147,7 +147,7 @@ def test_the_service_ends_with_a_pool_that_is_stopped(how, log):
 
 
 LEFT = """
-from critgrad.lab.executors import mps
+from critgrad.lab.run.executors import mps
 mps.CLIENT = "pass"
 mps.service_for(2, "cuda")
 raise SystemExit(3)
