@@ -14,8 +14,8 @@ from side_by_side import Step, rates, table
 from torch import nn
 
 import critgrad
-from critgrad.lab.compiling import compile_if_asked
-from critgrad.lab.models import DeepConvNet
+from critgrad.lab.tasks.models import DeepConvNet
+from critgrad.lab.train.compiling import compile_if_asked
 
 CASES = {  # batch size, bfloat16
     "batch 128, bf16": (128, True),

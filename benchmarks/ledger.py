@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from critgrad.lab.coordinator import Event, run_jobs
 from critgrad.lab.ledger import Ledger, Planned, Role
-from critgrad.lab.results import Result
-from critgrad.lab.spec import Trial
+from critgrad.lab.run.coordinator import Event, run_jobs
+from critgrad.lab.run.results import Result
+from critgrad.lab.run.spec import Trial
 
 ROLE = Role("fair", "Adam", "Adam_C", "tune")
 EPOCHS = 30

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from timing import Spread, batch_seconds
 from torch import Tensor
 
-from critgrad.lab.models import softmax, softmax_kernels
+from critgrad.lab.tasks.models import softmax, softmax_kernels
 
 SIZES = {"PTB": 10_000, "WikiText-2": 33_278}
 WORDS_OF_A_STEP = {420: 420 * 35, 20: 20 * 35}

@@ -15,7 +15,7 @@ from output_layer import interleaved
 from side_by_side import Step, rates, table
 from torch import nn
 
-from critgrad.lab.models import lstm, lstm_kernels
+from critgrad.lab.tasks.models import lstm, lstm_kernels
 
 # Steps, rows, inputs, hidden units.
 SIZES = {

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from output_layer import captured
 
-from critgrad.lab.executors.mps import service_for
+from critgrad.lab.run.executors.mps import service_for
 
 Step = Callable[[], object]
 # Of a case a step for each way: a function of a module, since processes are sent its name.

@@ -18,11 +18,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from critgrad.lab.compare import planned
-from critgrad.lab.coordinator import Event, run_jobs
 from critgrad.lab.ledger import Ledger, Planned
-from critgrad.lab.optimizers import FAMILIES
-from critgrad.lab.protocol import load_defaults
+from critgrad.lab.run.coordinator import Event, run_jobs
+from critgrad.paper.compare import planned
+from critgrad.paper.protocol import FAMILIES, load_defaults
 
 WARM_UP = 4  # trials of each worker that are not counted
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from critgrad.lab.analyses import ANALYSES, Options
 from critgrad.lab.commands import checkpoint_folder
-from critgrad.lab.coordinator import Event, run_jobs
 from critgrad.lab.ledger import Ledger, Row
+from critgrad.lab.run.coordinator import Event, run_jobs
+from critgrad.paper.analyses import ANALYSES, Options
 
 DOCS = Path(__file__).parent
 PAGE = DOCS / "gallery.md"
@@ -249,7 +249,7 @@ def machine(row: Row) -> str:
 
 def draw(ledger: Path, shots: Sequence[Shot]) -> dict[Shot, list[Path]]:
     """Export the report's figures, and keep those of the shots under docs/gallery."""
-    from critgrad.lab.report import write_report
+    from critgrad.paper.report import write_report
 
     FIGURES.mkdir(exist_ok=True)
     for old in FIGURES.glob("*.svg"):

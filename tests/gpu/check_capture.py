@@ -24,11 +24,11 @@ os.environ.setdefault("CRITGRAD_OFFLINE", "1")
 
 import torch
 
-from critgrad.lab import capture
-from critgrad.lab import train as engine
-from critgrad.lab.models import DeepConvNet
-from critgrad.lab.results import Result
-from critgrad.lab.spec import Trial
+from critgrad.lab.run.results import Result
+from critgrad.lab.run.spec import Trial
+from critgrad.lab.tasks.models import DeepConvNet
+from critgrad.lab.train import capture
+from critgrad.lab.train import loop as engine
 
 DEVICE = "cuda"
 LR = {"Adam": 1e-3, "Adam_C": 5e-4, "Adam_F": 1e-3, "SGDM": 1e-2, "NAdam": 1e-3, "RMSprop_C": 2e-4}

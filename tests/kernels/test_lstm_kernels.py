@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from critgrad.lab.models import lstm
-from critgrad.lab.spec import Trial
+from critgrad.lab.run.spec import Trial
+from critgrad.lab.tasks.models import lstm
 from critgrad.lab.train import train
 
-kernels = pytest.importorskip("critgrad.lab.models.lstm_kernels")
+kernels = pytest.importorskip("critgrad.lab.tasks.models.lstm_kernels")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs a GPU, or TRITON_INTERPRET=1 in a process of its own", allow_module_level=True)

@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from critgrad.lab.models import softmax
+from critgrad.lab.tasks.models import softmax
 
-kernels = pytest.importorskip("critgrad.lab.models.softmax_kernels")
+kernels = pytest.importorskip("critgrad.lab.tasks.models.softmax_kernels")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs a GPU, or TRITON_INTERPRET=1 in a process of its own", allow_module_level=True)
