@@ -1,4 +1,4 @@
-"""Markdown tables from the figures that ``step_time.py --json`` and ``training_share.py --json`` wrote.
+"""Markdown tables from the figures that ``step_time.py``, ``any_base.py`` and ``training_share.py`` wrote with ``--json``.
 
 python benchmarks/render.py benchmarks/results/h200_roberta_adam.json
 python benchmarks/render.py --write          # the tables between the markers in docs/performance.md, from all of them
@@ -61,8 +61,30 @@ def floor_table(report: dict[str, Any]) -> str:
     return "\n".join(out)
 
 
+def any_base_table(report: dict[str, Any]) -> str:
+    """What the memory adds to each base's step, beside what its bytes would take."""
+    out = [f"{report['machine']}; copy bandwidth {report['copy_bandwidth'] / 1e9:.0f} GB/s; medians (quartiles), ms.\n"]
+    relative = "fused_adam" in report["any_base"][0]
+    last = " in steps of fused Adam |" if relative else ""
+    out += ["| model | base | memory | engine | base alone | with it | added | bytes |" + last]
+    out += ["|---|---|---|---|---|---|---|---|" + ("---|" if relative else "")]
+    for row in report["any_base"]:
+        numbers = [
+            {key: 1000 * value for key, value in row[name].items()} for name in ("base", "with_memory", "difference")
+        ]
+        ms = [f"{n['median']:.3f} ({n['low']:.3f} to {n['high']:.3f})" for n in numbers]
+        cells = [row["model"], row["base_name"], f"{row['aggr']} {row['topC']} {row['memory']}", row["engine"], *ms]
+        cells.append(f"{1000 * row['floor']:.3f}")
+        if relative:
+            cells.append(f"{row['difference']['median'] / row['fused_adam']['median']:.2f}")
+        out.append("| " + " | ".join(cells) + " |")
+    return "\n".join(out)
+
+
 def table(path: Path) -> str:
     report = json.loads(path.read_text())
+    if "any_base" in report:
+        return any_base_table(report)
     if "threads" in report:
         return floor_table(report)
     return step_table(report) if "models" in report else share_table(report)
