@@ -733,3 +733,33 @@ def test_a_group_that_an_optimizer_gets_later_is_in_its_memory():
         optimizer.step()
     assert int(optimizer.state[params[2]]["critical_clock"]) == 6
     assert optimizer.state[params[2]]["critical_slots"].abs().sum() > 0
+
+
+def test_tensors_that_need_no_gradient_are_remembered_too():
+    memory = Memory([torch.zeros(3)], topC=2)
+    memory.step([torch.ones(3)])
+    assert len(memory) == 1
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda memory: pickle.loads(pickle.dumps(memory))])
+def test_a_copy_goes_on_by_itself(copied):
+    params = [torch.nn.Parameter(torch.zeros(3)), torch.nn.Parameter(torch.zeros(2, 2))]
+    vectors = [[torch.full_like(p, 1.0 + t) for p in params] for t in range(5)]
+    memory = Memory(params, topC=3)
+    for v in vectors[:3]:
+        memory.step([x.detach() for x in v])
+    other = copied(memory)
+    for v in vectors[3:]:
+        for x, y in zip(memory.step([x.detach() for x in v]), other.step([x.detach() for x in v]), strict=True):
+            assert torch.equal(x, y)
+    assert memory.state_dict()["state"][0]["critical_slots"].data_ptr() != (
+        other.state_dict()["state"][0]["critical_slots"].data_ptr()
+    )
+
+
+def test_a_checkpoint_of_another_number_of_parameters_is_refused():
+    memory = Memory([torch.nn.Parameter(torch.zeros(3))])
+    other = Memory([torch.nn.Parameter(torch.zeros(3)) for _ in range(2)])
+    other.step([torch.ones(3), torch.ones(3)])
+    with pytest.raises(ValueError, match="2 parameters, expected 1"):
+        memory.load_state_dict(other.state_dict())

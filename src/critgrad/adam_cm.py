@@ -45,6 +45,7 @@ class Adam_CM(Optimizer):
 
     _memory: Memory | None = None  # made again when missing: pickle and deepcopy drop attributes
     _process_group: Any = None
+    _lost_group = False  # had a process group, and came without it from pickle or deepcopy
 
     def __init__(
         self,
@@ -77,7 +78,11 @@ class Adam_CM(Optimizer):
         """What holds the momenta; ``critgrad.inspect`` looks into it."""
         if self._memory is None:
             self._memory = Memory(self.param_groups, state=self, process_group=self._process_group)
+            self._memory.lost_group = self._lost_group
         return self._memory
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_lost_group": self._lost_group or self._process_group is not None}
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

@@ -78,10 +78,12 @@ class Memory:
         if owner is not None:
             self._owner = ref(owner)
             follow_loading(owner)
-        self.may_join = state is None  # others save and pickle theirs: each view would bring the whole buffer
+        # Others save and pickle their state, where each view of a buffer would bring the whole of it; and freeze parameters.
+        self.may_join = self._takes_all = state is None
         self._read_options()
 
     _usual: dict[str, Any] = _NOTHING  # of groups that an optimizer on a memory is given later
+    _takes_all = False  # also what needs no gradient
 
     def set_up(self, groups: list[dict[str, Any]], state: Any, keys: dict[str, str], process_group: Any) -> None:
         """Over groups and state that somebody else owns; ``keys`` are the names that our options have in those groups."""
@@ -94,11 +96,10 @@ class Memory:
         # The same by their plain names, checked; the parts have these dictionaries.
         self._options: list[dict[str, Any]] = []
         self._stores: list[Store] | None = None
-        self.outside: list[
-            tuple[dict[str, Any], list[Tensor]]
-        ] = []  # groups, with their parameters that have no memory
-        self._structure: Any = None  # what the stores were made for
-        self._places: Any = None  # where the base's tensors lay when engines were chosen
+        # Groups, with their parameters that have no memory.
+        self.outside: list[tuple[dict[str, Any], list[Tensor]]] = []
+        self._structure: Any = None  # what the stores were made for (_look); None: they are to be made anew
+        self._places: Any = None  # what engines were chosen for (Epilogue.places); None: they are to be chosen again
         self._ids: Any = None  # of groups, parameters and their states
         self.states: list[State] = []  # of each parameter
 
@@ -111,7 +112,7 @@ class Memory:
         """Combine the vectors with what is held, then offer them to the memory: one pass, one reduction over ranks.
 
         ``priority`` stands in the place of the vectors' norm: a number or 0-dim tensor, equal on all ranks; under
-        ``scope="tensor"`` one for each parameter. Nothing is admitted if it is not finite, or negative.
+        ``scope="tensor"`` one for each parameter, or one for all. Nothing is admitted if it is not finite, or negative.
         """
         out = self._copies(vectors)
         for store, mine, rank in self._checked(self.ready(), vectors, priority):
@@ -210,10 +211,10 @@ class Memory:
 
         ``epilogue``: what an engine may do of the base's step in the same pass (bases/families.py).
         """
+        self._follow_owner()
         if len(self.groups) != len(self._options):
             for group in self.groups:
                 group.update({**self._usual, **group})
-        self._follow_owner()
         if [self._read(group) for group in self.groups] != self._raw:
             self._read_options()
         if torch.compiler.is_compiling():
@@ -299,8 +300,8 @@ class Memory:
     def _prepare(self, epilogue: Any, only_torch: bool) -> None:
         if self._stores is None or self._structure is None or self._look() != self._structure:
             self._make_stores(epilogue, only_torch)
-        self._choose_engines(epilogue, only_torch)
         self._structure = self._look()
+        self._choose_engines(epilogue, only_torch)
 
     @torch.no_grad()
     def _make_stores(self, epilogue: Any, only_torch: bool) -> None:
@@ -315,7 +316,7 @@ class Memory:
             owners = [
                 (param, mine, index + i)
                 for i, param in enumerate(group["params"])
-                if param.requires_grad or SLOTS in self.state.get(param, _NOTHING)
+                if param.requires_grad or self._takes_all or SLOTS in self.state.get(param, _NOTHING)
             ]
             owners = list({id(owner[0]): owner for owner in owners}.values())  # torch warns of one that comes twice
             if mine["topC"] > 0 and owners:
@@ -366,6 +367,16 @@ class Memory:
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What is prepared stays behind: it is made anew from the state. A process group cannot be kept."""
+        lost = self.lost_group or self.process_group is not None
+        names = ("groups", "state", "may_join", "_usual", "_takes_all", "_keys")
+        return {**{name: getattr(self, name) for name in names}, "lost_group": lost}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.set_up(state["groups"], state["state"], state["_keys"], None)
+        self.__dict__.update(state)
+
     def __len__(self) -> int:
         """Entries that are held; over all tensors under ``scope="tensor"``."""
         self._follow_owner()
@@ -382,6 +393,8 @@ class Memory:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from ``state_dict``; options stay as they are, another ``topC`` keeps the strongest entries."""
         params = self._params()
+        if sorted(state_dict["state"]) != list(range(len(params))):
+            raise ValueError(f"Invalid state_dict: {len(state_dict['state'])} parameters, expected {len(params)}")
         for i, param in enumerate(params):
             check_state(param, state_dict["state"].get(i, {}))
         for i, param in enumerate(params):
