@@ -30,7 +30,8 @@ class Scratch:
         self._usual: Any = None
 
     def _references(self) -> tuple[list[int], list[int]]:
-        counts = [torch._C._storage_Use_Count(storage._cdata) for storage in self._storages]
+        count = getattr(torch._C, "_storage_Use_Count", None)  # torch's own; without it every step has fresh room
+        counts = [-1 if count is None else count(storage._cdata) for storage in self._storages]
         return counts, list(map(sys.getrefcount, self.shaped))
 
     def is_made(self) -> Scratch:
@@ -40,4 +41,5 @@ class Scratch:
 
     def is_kept(self) -> bool:
         """Whether somebody else has a direction, or a view of one: a base that remembers ``p.grad``."""
-        return self._references() != self._usual
+        now = self._references()
+        return now != self._usual or -1 in now[0]
