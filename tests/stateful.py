@@ -833,6 +833,9 @@ class Machine(RuleBasedStateMachine):
     def copy_everything(self, how):
         before = self.snapshot()
         both = (self.net, self.optimizer)
+        states = self.optimizer.state.values()
+        if any(v.dtype == torch.float8_e4m3fn for state in states for v in state.values() if torch.is_tensor(v)):
+            how = "torch.save" if how == "pickle" else how  # torch itself cannot unpickle an 8-bit float (2.13)
         if how == "pickle":
             both = pickle.loads(pickle.dumps(both))
         elif how == "deepcopy":
