@@ -12,6 +12,7 @@ what priorities are multiplied with, ``aggr`` how memory and gradient are combin
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -107,8 +108,8 @@ class ReferenceMemory:
 
     def insert(self, g: Tensor) -> int | None:
         """Store ``g`` if it is admitted, let priorities decay; the slot that was written. Nothing for a bad gradient."""
-        norm = float(g.norm())
-        if not torch.isfinite(g.norm()):
+        norm = self.norm(g)
+        if not math.isfinite(norm):
             return None
         self.t += 1
         slot = self.choose(g, norm) if norm > 0 else None
@@ -118,6 +119,10 @@ class ReferenceMemory:
         for entry in self.live:
             entry.priority *= self.decay
         return slot
+
+    def norm(self, g: Tensor) -> float:
+        """The length of ``g``."""
+        return float(g.norm())
 
     def choose(self, g: Tensor, norm: float) -> int | None:
         """The slot for a gradient that is finite and not zero: an expired one, a free one, the victim, or none."""
