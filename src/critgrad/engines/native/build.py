@@ -1,6 +1,6 @@
 """The compiled core: ``core.c``, built by the system's compiler at first use and kept in a cache folder.
 
-Whatever is missing (a compiler, a writable folder, time), there is no core and the plain path does the step;
+Whatever is missing (a compiler, a writable folder, time), there is no core and torch's operations make the step;
 ``why_no_core`` and one line of the log ``critgrad`` say why. A build takes a second or two, once per machine; afterwards
 the core is there in a millisecond, with no process started for it. What fails is not tried again either: its reason lies
 beside the cores, in ``native-<key>.failed``, until that file is deleted or the compiler changes.
@@ -137,7 +137,7 @@ def compiled_core() -> ctypes.CDLL | None:
         except (OSError, AttributeError) as error:
             library.unlink(missing_ok=True)  # built again once the reason is deleted, too
             _give_up(library, f"it could not be loaded: {error}")
-    except Exception as error:  # whatever it is: the plain path needs none of this
+    except Exception as error:  # whatever it is: torch's operations need none of this
         why = " ".join(f"there is no native core: {error}".split())
         if why != _why:  # two threads may search at once
             _why = why
