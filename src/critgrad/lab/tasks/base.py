@@ -39,6 +39,7 @@ ACCURACY = Metric("accuracy", True, "%")
 TRAIN_LOSS = Metric("training loss", False)
 PERPLEXITY = Metric("perplexity", False)
 BLEU = Metric("BLEU", True)
+NATS = Metric("loss per piece", False, "nats")
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,9 @@ class Task:
     epochs: int
     clip: float | None = None
     weight_decay: float = 0.0
+    decay_matrices_only: bool = False  # vectors (norms, biases) are not decayed
+    schedule: str = "constant"  # of the learning rate, a kind of train/schedule.py
+    warmup: float = 0.0  # a share of all steps
     tf32: bool | None = None  # float32 products on a GPU; None: as torch does by default
     epoch_steps: int | None = None  # an epoch has so many steps at most; None: all of the data
     options: Mapping[str, Any] = field(default_factory=dict)  # of the model and the loss
@@ -147,6 +151,22 @@ class Problem(ABC):
     @abstractmethod
     def build(self) -> nn.Module:
         """A new model on the device; its weights come from torch's global generator on the CPU."""
+
+    def groups(self, model: nn.Module) -> Iterable[Any]:
+        """What an optimizer is given: the parameters, or groups where the task treats vectors apart.
+
+        Embeddings then are a group of their own, too, marked as such: an optimizer for matrices leaves them alone.
+        """
+        if not self.task.decay_matrices_only:
+            return model.parameters()
+        tables = {id(layer.weight) for layer in model.modules() if isinstance(layer, nn.Embedding)}
+        matrices: list[nn.Parameter] = []
+        embeddings: list[nn.Parameter] = []
+        vectors: list[nn.Parameter] = []
+        for p in model.parameters():
+            (embeddings if id(p) in tables else matrices if p.dim() >= 2 else vectors).append(p)
+        made = ({"params": matrices}, {"params": embeddings, "embedding": True}, {"params": vectors, "weight_decay": 0.0})
+        return [group for group in made if group["params"]]
 
     def plan(self, seed: int, epoch: int) -> Tensor:
         """Which examples each step of an epoch (from 1) sees: ``(steps, batch_size)``, on the device."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..errors import LabError
 from .base import TRAIN_LOSS, Batch, Model, Scores, SummingProblem, Task
 from .data import Dataset
-from .models import MLP, DeepConvNet, LeNet, LogisticRegression
+from .models import MLP, DeepConvNet, LeNet, LogisticRegression, ResNet
 
 # Numbers that are kept ready as floats, or gathered for a whole epoch at once: what fits in a processor's cache.
 SMALL = 1 << 20
@@ -112,6 +112,9 @@ MODELS: Mapping[str, Callable[[Task, int, int], nn.Module]] = {
     "lenet": lambda task, features, classes: LeNet(classes, task.options["dropout"]),
     "deep": lambda task, features, classes: DeepConvNet(
         classes, *(task.options[name] for name in ("width", "dropout2d", "dropout", "bf16"))
+    ),
+    "resnet": lambda task, features, classes: ResNet(
+        classes, *(task.options[name] for name in ("width", "blocks", "bf16"))
     ),
 }
 

@@ -1,4 +1,4 @@
-"""The seventeen tasks as records, and how a name such as ``"ptb-lstm@b420@tiny"`` becomes one of them."""
+"""The nineteen tasks as records, and how a name such as ``"ptb-lstm@b420@tiny"`` becomes one of them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ import torch
 
 from ..errors import LabError
 from . import data
-from .base import ACCURACY, BLEU, PERPLEXITY, TRAIN_LOSS, Problem, Task
+from .augmented import AugmentedProblem
+from .base import ACCURACY, BLEU, NATS, PERPLEXITY, TRAIN_LOSS, Problem, Task
 from .classification import ClassificationProblem
 from .dialogue import DialogueProblem
 from .inference import InferenceProblem
 from .language import LanguageProblem
 from .rare import rare_variants
 from .roberta import RobertaProblem
+from .transformer import TransformerProblem
 
 TINY = "tiny"
 
@@ -26,6 +28,11 @@ _LOGREG = {"model": "logreg", **_FLOAT}
 _MLP = {"model": "mlp", "hidden": 32, **_FLOAT}
 _SHORT = {"batch_size": 16, "epochs": 3}
 _SILENT = "the paper gives neither batch size nor epochs"
+_MODERN = "ours: what is in use now, warm-up, cosine, clipping at 1, weight decay on matrices alone"
+_RECIPE: dict[str, Any] = {
+    **{"clip": 1.0, "weight_decay": 0.1, "decay_matrices_only": True},
+    **{"schedule": "cosine", "warmup": 0.05},
+}
 
 
 def _noise_data(options: Mapping[str, Any]) -> str:
@@ -251,6 +258,33 @@ _TASKS = (
         paper="MultiWOZ RoBERTa",
         differs="random weights unless pretrained=FOLDER; loss and perplexity over the answer's tokens alone (published: "
         "padding counts); constant lr (published: linear to 0)",
+    ),
+    Task(
+        "pycode-gpt",
+        "Python's standard library, GPT of 4 layers of 256 (3.7 M)",
+        "pycode",
+        TransformerProblem,
+        NATS,
+        batch_size=32,
+        epochs=4,
+        epoch_steps=175,
+        options={"context": 256, "width": 256, "layers": 4, "heads": 4, "bf16": True},
+        tiny={"batch_size": 8, "epochs": 3, "epoch_steps": 20, "context": 32, "width": 32, "layers": 2, "heads": 2},
+        differs=f"{_MODERN}; an epoch is 175 steps, a quarter of the run; bf16 on a GPU",
+        **_RECIPE,
+    ),
+    Task(
+        "cifar10-resnet",
+        "CIFAR-10, residual net of 7 convolutions with batch norm, shifted and mirrored (0.3 M)",
+        "cifar10",
+        AugmentedProblem,
+        ACCURACY,
+        batch_size=256,
+        epochs=8,
+        options={"model": "resnet", "width": 32, "blocks": 1, "bf16": True, **_FLOAT},
+        tiny={"batch_size": 16, "epochs": 3, "width": 8},
+        differs=f"{_MODERN}; bf16 on a GPU",
+        **_RECIPE,
     ),
 )
 TASKS: Mapping[str, Task] = MappingProxyType({task.name: task for task in _TASKS})

@@ -19,7 +19,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+import critgrad
+
 from ..tasks import Batch, Problem
+from .bases.plain import Plain
 
 WARM_UP_STEPS = 3  # of a shape before its capture: libraries set themselves up in them
 MOST_GRAPHS = 4  # a language model needs three: the first chunk of an epoch, the last one, those between
@@ -172,8 +175,24 @@ def recorder_for(device: torch.device) -> Recorder | None:
     return CudaRecorder(device) if device.type == "cuda" else None
 
 
+# Optimizers without an option ``capturable`` whose step depends on tensors alone.
+_WITHOUT_COUNTS = (torch.optim.SGD, critgrad.AggMo, Plain)
+
+
+def recordable(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a recorded step goes on as the eager ones would.
+
+    NOTE [counts on the host]: an optimizer that counts its steps in Python numbers can be captured without an error, and its
+    bias correction then stays that of the captured step for ever. So those of whom nobody knows step eagerly.
+    """
+    return "capturable" in optimizer.defaults or isinstance(optimizer, _WITHOUT_COUNTS)
+
+
 class Graphs:
     """The recorded steps of a run, one for each shape of batch that comes back.
+
+    ``whole``: the optimizer's step is part of what is recorded. If not, the gradient alone is, and the caller steps: so it is
+    where the learning rate changes from step to step, or the optimizer is not ``recordable``.
 
     The steps before a capture are steps of the training as all others, so nothing must be put back after them; a capture
     runs nothing, so after one that failed the eager steps simply go on. Then no graph is used any more: ``warning`` says
@@ -181,9 +200,15 @@ class Graphs:
     """
 
     def __init__(
-        self, problem: Problem, model: nn.Module, optimizer: torch.optim.Optimizer, recorder: Recorder | None
+        self,
+        problem: Problem,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        recorder: Recorder | None,
+        whole: bool = True,
     ) -> None:
         self.recorder = recorder
+        self.whole = whole
         self.optimizer = optimizer
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.steps: dict[Any, StaticStep] = {}
@@ -193,7 +218,8 @@ class Graphs:
 
         def take(batch: Batch, noise: Tensor | None, carry: Carry) -> tuple[Tensor, Carry]:
             loss, carry = gradients(problem, model, self.parameters, batch, noise, carry)
-            optimizer.step()
+            if whole:
+                optimizer.step()
             return loss, carry
 
         self._take = take
@@ -208,7 +234,7 @@ class Graphs:
             self.seen[shapes] += 1
             if self.seen[shapes] == 1 or len(self.steps) >= MOST_GRAPHS:
                 return None
-            if not self.steps:
+            if not self.steps and self.whole:
                 self.recorder.prepare(self.optimizer)
             step = self.steps[shapes] = StaticStep(self._take, batch, noise, carry)
         return step

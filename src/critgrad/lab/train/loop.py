@@ -27,11 +27,12 @@ from ..run.results import Result, provenance
 from ..run.spec import Trial
 from ..tasks import Problem, problem_of
 from .bases import learnt
-from .capture import Carry, Graphs, gradients, recorder_for, set_capturable
+from .capture import Carry, Graphs, gradients, recordable, recorder_for, set_capturable
 from .compiling import compile_if_asked
 from .optimizers import build, recipe_of
 from .precision import at_its_precision
 from .probes import Probes
+from .schedule import Scheduled
 from .streams import global_stream
 
 TIMED_STEPS = 200
@@ -118,16 +119,18 @@ def train(
     held = torch.cuda.memory_allocated() if cuda else 0  # the data, and what runs before this one have left
     model = new_model(problem, trial.seed)
     compiled = compile_if_asked(model)
-    optimizer = build(trial, model.parameters(), task.weight_decay, _replayed(trial, device, graph))
+    optimizer = build(trial, problem.groups(model), task.weight_decay, _replayed(trial, device, graph))
+    scheduled = Scheduled(optimizer, task.schedule, task.warmup, task.epochs * problem.steps)
     state = _State()
     if checkpoint is not None and checkpoint.exists():
         _restore(checkpoint, trial, model, optimizer, state)
     probes = Probes(trial.probe, optimizer, state.steps)
     graph = graph and os.environ.get("CRITGRAD_GRAPH") != "0" and not _looks_inside(probes)
-    graphs = Graphs(problem, model, optimizer, recorder_for(problem.device) if graph else None)
+    whole = recordable(optimizer) and not scheduled.active
+    graphs = Graphs(problem, model, optimizer, recorder_for(problem.device) if graph else None, whole)
     # A checkpoint of a run with graphs says capturable=True, which is right for such a run only.
     saved = any(group.get("capturable") for group in optimizer.param_groups)
-    set_capturable(optimizer, saved and graphs.recorder is not None)
+    set_capturable(optimizer, saved and whole and graphs.recorder is not None)
     if cuda:
         torch.cuda.reset_peak_memory_stats()
     if state.epoch == 0 and not state.curves:
@@ -137,7 +140,7 @@ def train(
     begun = time.perf_counter()
     saved_at = saving = 0.0
     while state.epoch < last and not state.diverged:
-        train_loss = _epoch(problem, model, optimizer, trial.seed, state, probes, graphs, on_step)
+        train_loss = _epoch(problem, model, optimizer, trial.seed, state, probes, graphs, scheduled, on_step)
         if cuda:
             peak = torch.cuda.max_memory_allocated()
             state.peak_bytes, state.run_bytes = max(state.peak_bytes, peak), max(state.run_bytes, peak - held)
@@ -183,6 +186,7 @@ def _epoch(
     state: _State,
     probes: Probes,
     graphs: Graphs,
+    scheduled: Scheduled,
     on_step: OnStep | None,
 ) -> float:
     """One pass over the training data; the mean of its losses."""
@@ -192,7 +196,7 @@ def _epoch(
     losses: list[torch.Tensor] = []
     carry: Carry = None
     clock = _StepClock(cuda)
-    eager_steps = _eager_steps(graphs)
+    eager_steps, timed_steps = _eager_steps(graphs)
     parameters = [p for p in model.parameters() if p.requires_grad]
     model.train()
     if cuda:
@@ -203,13 +207,17 @@ def _epoch(
         for step, batch in enumerate(problem.batches(plan)):
             keep = None if noise is None else noise[step]
             recorded = graphs.find(batch, keep, carry) if state.steps >= eager_steps else None
-            if recorded is not None:
+            scheduled.before(state.steps)
+            if recorded is not None and graphs.whole:
                 probes.before_step()
                 loss, carry = graphs.take(recorded, batch, keep, carry)
             else:
-                loss, carry = gradients(problem, model, parameters, batch, keep, carry)
+                if recorded is None:
+                    loss, carry = gradients(problem, model, parameters, batch, keep, carry)
+                else:
+                    loss, carry = graphs.take(recorded, batch, keep, carry)
                 probes.before_step()
-                timed = WARM_UP_STEPS <= state.steps < eager_steps
+                timed = WARM_UP_STEPS <= state.steps < timed_steps
                 if timed:
                     clock.start()
                 optimizer.step()
@@ -226,10 +234,14 @@ def _epoch(
     return mean_loss
 
 
-def _eager_steps(graphs: Graphs) -> int:
-    """Steps before a capture, the timed ones among them; beside other processes on one GPU (MPS) a time says nothing."""
+def _eager_steps(graphs: Graphs) -> tuple[int, int]:
+    """Steps before a capture, and those before the last timed one; beside other processes on one GPU (MPS) a time says nothing.
+
+    Where the optimizer steps by itself after the capture, too, it can be timed then.
+    """
     shared = graphs.recorder is not None and "CUDA_MPS_PIPE_DIRECTORY" in os.environ
-    return min(WARM_UP_STEPS, EAGER_STEPS) if shared else EAGER_STEPS
+    timed = min(WARM_UP_STEPS, EAGER_STEPS) if shared else EAGER_STEPS
+    return (timed if graphs.whole else min(WARM_UP_STEPS, timed)), timed
 
 
 class _StepClock:

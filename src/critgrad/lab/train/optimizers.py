@@ -14,6 +14,7 @@ import critgrad
 
 from ..errors import LabError
 from ..run.spec import Trial
+from . import family
 from .bases import Lion, Muon, ScheduleFree
 
 
@@ -38,6 +39,9 @@ _MOMENTUM = {"momentum": 0.9}
 _NESTEROV = {"momentum": 0.9, "nesterov": True}
 # The registry's damping memory: PROTOCOL's range for rho is wide, its middle is a start, not advice.
 _DAMPER = {"topC": 10, "decay": 0.99}
+_DECOUPLED = {"decoupled_weight_decay": True}
+# torch's momentum decay makes beta1 grow over the steps; with so large a one it is beta1 from the first.
+_CONSTANT = {**_DECOUPLED, "momentum_decay": 1e4}
 
 _RECIPES = (
     Recipe("SGD", torch.optim.SGD, "SGD", "base", {}, "stochastic gradient descent"),
@@ -81,6 +85,15 @@ _RESEARCH = (
         _DAMPER,
         "ScheduleFree, memory damps",
     ),
+    # The others that keep a memory of gradients, to compare with: AdamW each.
+    Recipe("NAdamW", torch.optim.NAdam, "AdamW", "rival", _DECOUPLED, "NAdam with decoupled weight decay"),
+    Recipe("NesterovAdamW", torch.optim.NAdam, "AdamW", "rival", _CONSTANT, "AdamW with Nesterov's numerator"),
+    Recipe("Adam_CM", critgrad.Adam_CM, "AdamW", "C", {}, "Adam, memory of momenta; topC=0 is its control"),
+    Recipe("AdEMAMix", family.ademamix, "AdamW", "rival", {}, "AdamW with a second, slow average"),
+    Recipe("MARS", family.mars, "AdamW", "rival", {}, "AdamW of gradients corrected by the last one"),
+    Recipe("Cautious", family.cautious, "AdamW", "rival", {}, "AdamW where it agrees with the gradient"),
+    Recipe("GrokFast", family.grokfast, "AdamW", "rival", {}, "AdamW, a slow average added to the gradient"),
+    Recipe("AdamWScheduleFree", family.schedule_free, "AdamW", "rival", {}, "schedule-free AdamW by its authors"),
 )
 RESEARCH: dict[str, Recipe] = {recipe.name: recipe for recipe in _RESEARCH}
 # What ``critgrad train`` takes.

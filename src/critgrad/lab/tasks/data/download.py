@@ -11,7 +11,7 @@ from typing import IO
 from urllib.parse import urlsplit
 
 from .dataset import replacing
-from .files import CHUNK, OPENERS, DataCorrupt, DataMissing, File, data_root, roots, verify
+from .files import CHUNK, OPENERS, DataCorrupt, DataMissing, File, data_root, other_release, roots, verify
 
 __all__ = ["download", "missing", "offline", "writable"]
 
@@ -40,6 +40,8 @@ def home() -> Path:
 
 def missing(file: File, reason: str = "") -> DataMissing:
     """The error for a file that is not here: which, from where, and where to put it."""
+    if file.stdlib:
+        return other_release(file, f"it has no {file.path}, which that of Python {file.stdlib} has")
     places = " or ".join(str(folder / file.path) for folder in roots())
     source = ", ".join(text for text in (file.origin, file.url) if text)
     packings = " (plain, .gz or .xz)" if file.content is not None else ""

@@ -6,7 +6,9 @@ import gzip
 import hashlib
 import lzma
 import os
+import platform
 import sys
+import sysconfig
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -52,6 +54,7 @@ class File:
     url: str | None = None
     origin: str = ""
     packaged: bool = False
+    stdlib: str = ""  # the release of Python in whose standard library it lies
 
     @property
     def packing(self) -> str:
@@ -107,6 +110,9 @@ def find(file: File, folders: tuple[Path, ...]) -> Path | None:
     """Return the first place where the file lies, in any packing."""
     if file.packaged:
         return PACKAGE / file.path
+    if file.stdlib:
+        path = Path(sysconfig.get_path("stdlib")) / file.path
+        return path if path.is_file() else None
     for folder in folders:
         for candidate in file.candidates():
             if (folder / candidate).is_file():
@@ -134,6 +140,10 @@ def verify(file: File, path: Path, packing: str | None = None) -> None:
     The published form is tried first: its hash needs no unpacking. Another tool may have packed the same content
     into other bytes, so the content decides where its hash is known.
     """
+    if file.stdlib:
+        if hash_of(path) != file.sha256:
+            raise other_release(file, f"{path} is not that of Python {file.stdlib}")
+        return
     packing = packing_of(path) if packing is None else packing
     expected = file.content or file.sha256 or "of a file with a known hash"
     found = ""
@@ -151,6 +161,14 @@ def verify(file: File, path: Path, packing: str | None = None) -> None:
             return
         expected = file.content
     raise DataCorrupt(path, expected, found or "no hash to compare")
+
+
+def other_release(file: File, found: str) -> DataMissing:
+    """The error for a standard library that is not the listed one: nothing is to be removed, another file is wanted."""
+    return DataMissing(
+        f"Another standard library: {found} (this is Python {platform.python_version()}). "
+        f"Pack the data with Python {file.stdlib} (`critgrad data prepare NAME --out FOLDER`) and set CRITGRAD_DATA to that FOLDER."
+    )
 
 
 def read(path: Path) -> bytes:

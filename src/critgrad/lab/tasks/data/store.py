@@ -45,7 +45,7 @@ def _load(name: str, folders: tuple[Path, ...]) -> Dataset:
         for path in prepared_places(record.name, folder):
             found = datasets.read(path, name, record.version)
             if found is not None:
-                return found
+                return held(record, found, path)
         for source in record.sources:
             places = locate(source, folders[: i + 1])
             if None not in places.values():
@@ -81,6 +81,13 @@ def computed(record: Record, name: str, variant: str) -> Dataset:
     if twin:
         return build(f"{canonical}@tiny", tiny.TINY[record.name](value), "synthetic")
     return build(canonical, record.variant(value), record.state)
+
+
+def held(record: Record, dataset: Dataset, path: Path) -> Dataset:
+    """The data set, if it is the one that the record promises."""
+    if record.sha256 not in (None, dataset.sha256):
+        raise DataCorrupt(path, str(record.sha256), dataset.sha256)
+    return dataset
 
 
 def prepared_places(name: str, folder: Path) -> tuple[Path, Path]:
@@ -122,7 +129,7 @@ def from_raw(record: Record, source: DataSource, places: dict[File, Path]) -> Da
         if found is not None:
             return found
     begin = time.monotonic()
-    dataset = build(record.name, parts_of(source, places), source.state)
+    dataset = held(record, build(record.name, parts_of(source, places), source.state), Path(record.name))
     if source.files and time.monotonic() - begin > SLOW_SECONDS:
         with contextlib.suppress(OSError):
             datasets.write(dataset, kept, record.version, compress=False)

@@ -175,5 +175,6 @@ TINY: Mapping[str, Callable[..., Parts]] = MappingProxyType(
         "multiwoz": dialogue,
         "sgd": dialogue,
         "multiwoz-roberta": causal,
+        "pycode": lm,
     }
 )

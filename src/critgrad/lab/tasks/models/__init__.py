@@ -7,16 +7,20 @@ they draw no random numbers themselves and change nothing in place.
 from .convnet import DeepConvNet, LeNet
 from .dense import MLP, LogisticRegression
 from .dialogue import Seq2Seq
+from .gpt import GPT
 from .language import LanguageModel
+from .residual import ResNet
 from .sentence import ENCODERS, PairClassifier
 
 __all__ = [
     "ENCODERS",
+    "GPT",
     "MLP",
     "DeepConvNet",
     "LanguageModel",
     "LeNet",
     "LogisticRegression",
     "PairClassifier",
+    "ResNet",
     "Seq2Seq",
 ]

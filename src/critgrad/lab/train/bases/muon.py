@@ -27,7 +27,8 @@ def orthogonalised(matrix: Tensor) -> Tensor:
 
 class Muon(Plain):
     """Matrices (convolutions as ``(out, the rest)``): ``m = momentum * m + g`` and
-    ``theta -= lr * 0.2 * sqrt(max side) * orthogonalised(g + momentum * m)``. Vectors: Adam with ``betas`` and the same ``lr``.
+    ``theta -= lr * 0.2 * sqrt(max side) * orthogonalised(g + momentum * m)``. Vectors, and groups marked ``embedding``: Adam with ``betas`` and the
+    same ``lr``.
 
     Weight decay is decoupled.
     """
@@ -51,7 +52,8 @@ class Muon(Plain):
         """Of one tensor."""
         if group["weight_decay"]:
             p.mul_(1 - group["lr"] * group["weight_decay"])
-        (self._matrix if p.dim() >= 2 else self._vector)(p, g, group, state)
+        matrix = p.dim() >= 2 and not group.get("embedding")
+        (self._matrix if matrix else self._vector)(p, g, group, state)
 
     def _matrix(self, p: Tensor, g: Tensor, group: dict[str, Any], state: dict[str, Any]) -> None:
         if not state:

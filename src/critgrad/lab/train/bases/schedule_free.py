@@ -65,11 +65,12 @@ class ScheduleFree(Plain):
 @contextmanager
 def learnt(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     """For an evaluation: the parameters are what was learnt, for optimizers that train at another point."""
-    if not isinstance(optimizer, ScheduleFree):
+    to_learnt, back = getattr(optimizer, "eval", None), getattr(optimizer, "train", None)
+    if to_learnt is None or back is None:
         yield
         return
-    optimizer.eval()
+    to_learnt()
     try:
         yield
     finally:
-        optimizer.train()
+        back()
