@@ -293,3 +293,25 @@ def test_an_optimizer_is_made_capturable_and_back(optimizer):
 
 def test_there_is_nothing_to_record_on_a_cpu():
     assert recorder_for(torch.device("cpu")) is None
+
+
+@pytest.mark.parametrize("name", ["AdamW", "AdamW_F", "Adam_CM", "Muon"])
+def test_where_the_rate_changes_the_gradient_alone_is_recorded(again, name):
+    trial = Trial("pycode-gpt@tiny", name, {"lr": 0.01})
+    plain = run(trial, graph=False)
+    used = again()
+    recorded = run(trial)
+    same(recorded, plain)
+    assert used[-1].calls["replay"] > 30
+    assert used[-1].calls["prepare"] == 0
+
+
+def test_an_optimizer_that_counts_on_the_host_is_not_recorded(again):
+    """Its count would stand still in a graph, without an error."""
+    used = again()
+    trial = Trial("digits-mlp@tiny", "Adam_CM", {"lr": 0.01})
+    same(run(trial), run(trial, graph=False))
+    assert used[0].calls["replay"] > 0
+    assert used[0].calls["prepare"] == 0  # the gradient alone
+    assert capture.recordable(torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))]))
+    assert not capture.recordable(torch.optim.Adagrad([torch.nn.Parameter(torch.ones(1))]))

@@ -222,7 +222,6 @@ def test_gradients_that_lie_in_the_same_place_in_each_step_are_not_held_on_to(na
     """A recorded backward pass writes each gradient over the last one: an optimizer must have copied what it keeps."""
     pytest.importorskip("pytorch_optimizer")
     pytest.importorskip("schedulefree")
-    shapes = ((4, 3), (5,))
     hyper = {"topC": 2, "decay": 0.9} if TRAINED[name].has_memory else {}
 
     def over(params):
@@ -273,16 +272,20 @@ def test_an_arm_trains_the_small_twins(name):
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pytorch_optimizer", None)
-    with pytest.raises(MissingPackageError, match=r"AdEMAMix needs pytorch_optimizer: `pip install \"critgrad\[family\]\"`"):
+    with pytest.raises(
+        MissingPackageError, match=r"AdEMAMix needs pytorch_optimizer: `pip install \"critgrad\[family\]\"`"
+    ):
         family.ademamix([nn.Parameter(torch.ones(1))])
 
 
 def test_the_memory_is_one_over_all_groups():
     """Global scope: groups for weight decay do not cut the memory in parts."""
+
     def make(split):
         def made(params):
             groups = [{"params": params[:1]}, {"params": params[1:]}] if split else params
             return critgrad.AdamW_F(groups, lr=LR, topC=3, decay=0.9)
+
         return made
 
     torch.testing.assert_close(walked(make(True)), walked(make(False)), rtol=1e-9, atol=1e-12)

@@ -32,6 +32,7 @@ ARRAYS = {
     "multiwoz": PAIRS,
     "sgd": PAIRS,
     "multiwoz-roberta": CAUSAL,
+    "pycode": LM,
 }
 
 

@@ -9,8 +9,9 @@ from critgrad.lab.tasks.data import DATASETS
 NAMES = [
     *("digits-mlp", "mnist-logreg", "mnist-mlp", "covtype-logreg", "rcv1-logreg", "reuters-logreg", "noise-logreg"),
     *("cifar10-convnet", "cifar100-convnet", "ptb-lstm", "wikitext2-lstm", "snli-infersent", "snli-conv", "snli-lstm"),
-    *("multiwoz-bilstm", "sgd-bilstm", "multiwoz-roberta"),
+    *("multiwoz-bilstm", "sgd-bilstm", "multiwoz-roberta", "pycode-gpt", "cifar10-resnet"),
 ]
+MODERN = ("pycode-gpt", "cifar10-resnet")
 
 # task: batch size, epochs, clipping, penalty (part of the loss)
 SETTINGS = {
@@ -31,10 +32,12 @@ SETTINGS = {
     "multiwoz-bilstm": (64, 15, 5.0, 0.0),
     "sgd-bilstm": (64, 15, 5.0, 0.0),
     "multiwoz-roberta": (4, 3, 1.0, 0.0),
+    "pycode-gpt": (32, 4, 1.0, 0.0),
+    "cifar10-resnet": (256, 8, 1.0, 0.0),
 }
 
 
-def test_there_are_seventeen_tasks_with_data_for_each():
+def test_there_are_nineteen_tasks_with_data_for_each():
     assert list(TASKS) == NAMES
     assert {task.dataset for task in TASKS.values()} == set(DATASETS)
 
@@ -43,7 +46,9 @@ def test_there_are_seventeen_tasks_with_data_for_each():
 def test_a_record_has_the_settings_of_the_plan(name):
     task = TASKS[name]
     assert (task.batch_size, task.epochs, task.clip, task.options.get("l2", 0.0)) == SETTINGS[name]
-    assert task.weight_decay == 0
+    modern = (0.1, True, "cosine", 0.05)
+    recipe = (task.weight_decay, task.decay_matrices_only, task.schedule, task.warmup)
+    assert recipe == (modern if name in MODERN else (0.0, False, "constant", 0.0))
     assert task.differs
     assert task.summary
 

@@ -16,7 +16,10 @@ SHIFT = 4  # pixels at most, in each direction; what comes in is the mean colour
 
 
 def shifted(x: Tensor, moves: Tensor) -> Tensor:
-    """Images ``(N, C, H, W)`` moved and mirrored; ``moves`` is ``(N, 3)``: rows and columns from 0 to ``2 * SHIFT``, mirrored or not."""
+    """Images ``(N, C, H, W)`` moved and mirrored.
+
+    ``moves`` is ``(N, 3)``: rows and columns from 0 to ``2 * SHIFT``, mirrored or not.
+    """
     down, right, mirrored = moves.to(torch.int64).unbind(-1)
     height, width = x.shape[-2:]
     places = torch.arange(width, device=x.device)
@@ -29,7 +32,7 @@ def shifted(x: Tensor, moves: Tensor) -> Tensor:
 
 
 class AugmentedProblem(ClassificationProblem):
-    """Each image of a step gets its own move, drawn from the seed's stream: the same on every device, and for every optimizer."""
+    """Each image of a step gets its own move, from the seed's stream: the same on every device and for every optimizer."""
 
     noise_width = 3
 

@@ -39,7 +39,7 @@ ACCURACY = Metric("accuracy", True, "%")
 TRAIN_LOSS = Metric("training loss", False)
 PERPLEXITY = Metric("perplexity", False)
 BLEU = Metric("BLEU", True)
-NATS = Metric("loss per piece", False, "nats")
+NATS = Metric("nats a piece", False)
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,11 @@ class Problem(ABC):
         vectors: list[nn.Parameter] = []
         for p in model.parameters():
             (embeddings if id(p) in tables else matrices if p.dim() >= 2 else vectors).append(p)
-        made = ({"params": matrices}, {"params": embeddings, "embedding": True}, {"params": vectors, "weight_decay": 0.0})
+        made = (
+            {"params": matrices},
+            {"params": embeddings, "embedding": True},
+            {"params": vectors, "weight_decay": 0.0},
+        )
         return [group for group in made if group["params"]]
 
     def plan(self, seed: int, epoch: int) -> Tensor:

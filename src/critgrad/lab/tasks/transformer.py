@@ -18,7 +18,7 @@ PIECE_ROWS = 128  # windows in one piece of an evaluation
 
 
 class TransformerProblem(SummingProblem):
-    """A step sees ``batch_size`` windows of ``context`` pieces that begin anywhere; an epoch is what lies between two evaluations.
+    """A step sees ``batch_size`` windows of ``context`` pieces that begin anywhere; an epoch lies between two evaluations.
 
     Evaluations cut a split into windows side by side. Every piece is counted once, but for the first and those of a last window
     that is not full; it is judged by what came before it in its window.

@@ -1,7 +1,8 @@
 """Optimizers of other packages that keep a memory of past gradients, set as their papers have them.
 
-Each function is a package's class with the defaults that a fair comparison needs: decoupled weight decay, one learning rate for all
-parameters, the groups' own weight decay. The packages (``pip install "critgrad[family]"``) are imported where they are used.
+Each function is a package's class with the defaults that a fair comparison needs: decoupled weight decay, one learning rate
+for all parameters, the groups' own weight decay. The packages (``pip install "critgrad[family]"``) are imported where they are
+used.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def ademamix(
 ) -> torch.optim.Optimizer:
     """AdEMAMix (Pagliardini et al. 2024): a second, slow average of gradients, ``alpha`` times, added to the first.
 
-    ``t_alpha_beta3``: so many steps in which ``alpha`` grows from 0 and the slow average from the fast one. Weight decay is decoupled,
-    as in the paper; the package couples it by default.
+    ``t_alpha_beta3``: so many steps in which ``alpha`` grows from 0 and the slow average from the fast one. Weight decay is
+    decoupled, as in the paper; the package couples it by default.
     """
     make = of_package("pytorch_optimizer", "AdEMAMix")
     options = {"alpha": alpha, "t_alpha_beta3": t_alpha_beta3, "eps": eps, "weight_decay": weight_decay}
@@ -63,10 +64,10 @@ def mars(
     weight_decay: float = 0.0,
     optimize_1d: bool = True,
 ) -> torch.optim.Optimizer:
-    """MARS-AdamW (Yuan et al. 2024): Adam of ``g + gamma * beta1 / (1 - beta1) * (g - g before)``, of norm 1 at most in each tensor.
+    """MARS-AdamW (Yuan et al. 2024): Adam of ``g + gamma * beta1 / (1 - beta1) * (g - g before)``; a tensor at most of norm 1.
 
-    Vectors are treated as matrices are: the package's plain AdamW for them has a learning rate and a weight decay of its own, which
-    no group can set.
+    Vectors are treated as matrices are: the package's plain AdamW for them has a learning rate and a weight decay of its own,
+    which no group can set.
     """
     make = of_package("pytorch_optimizer", "MARS")
     options = {"gamma": gamma, "eps": eps, "weight_decay": weight_decay, "optimize_1d": optimize_1d}

@@ -167,7 +167,8 @@ def other_release(file: File, found: str) -> DataMissing:
     """The error for a standard library that is not the listed one: nothing is to be removed, another file is wanted."""
     return DataMissing(
         f"Another standard library: {found} (this is Python {platform.python_version()}). "
-        f"Pack the data with Python {file.stdlib} (`critgrad data prepare NAME --out FOLDER`) and set CRITGRAD_DATA to that FOLDER."
+        f"Pack the data with Python {file.stdlib} (`critgrad data prepare NAME --out FOLDER`), "
+        "and set CRITGRAD_DATA to that folder."
     )
 
 

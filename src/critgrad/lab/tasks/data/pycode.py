@@ -1,7 +1,7 @@
 """Python's own standard library as text for a language model: nothing to download, and the same everywhere.
 
-``pycode.txt`` names the files and their sha256. They are those of one release of Python; elsewhere a packed ``pycode.npz`` takes
-their place. The pieces (byte-pair encoding) are learned from the training files.
+``pycode.txt`` names the files and their sha256. They are those of one release of Python; elsewhere a packed ``pycode.npz``
+takes their place. The pieces (byte-pair encoding) are learned from the training files.
 """
 
 from __future__ import annotations
@@ -107,5 +107,7 @@ def pycode(read: Open) -> Parts:
     sizes = {part: sum(len(text.encode()) for text in those) for part, those in texts.items()}
     arrays["vocab"] = vocabulary(names)
     info = {"vocab_size": len(names), "eos": END, "bytes": sizes}
-    note = f"{len(FILES)} files of Python {RELEASE}, without tests and tables; split by file, 18 : 1 : 1 by their names."
+    note = (
+        f"{len(FILES)} files of Python {RELEASE}, without tests and tables; split by file, 18 : 1 : 1 by their names."
+    )
     return Parts(arrays, info, note)

@@ -54,6 +54,9 @@ class GPT(nn.Module):
     they are.
     """
 
+    cosine: Tensor
+    sine: Tensor
+
     def __init__(
         self, vocabulary: int, context: int, width: int = 256, layers: int = 4, heads: int = 4, bf16: bool = False
     ) -> None:
@@ -71,10 +74,8 @@ class GPT(nn.Module):
         """Mean loss (``total``: their sum) of rows of pieces ``(batch, context)`` and what comes after each."""
         with torch.autocast("cuda", torch.bfloat16, enabled=self.bf16 and inputs.is_cuda):
             x = self.pieces(inputs)
-            places = inputs.shape[1]
+            cosine, sine = (part[: inputs.shape[1]] for part in (self.cosine, self.sine))
             for block in self.blocks:
-                x = block(x, self.cosine[:places], self.sine[:places])
+                x = block(x, cosine, sine)
             logits = F.linear(self.last(x), self.pieces.weight)
-        return F.cross_entropy(
-            logits.float().flatten(0, 1), targets.flatten(), reduction="sum" if total else "mean"
-        )
+        return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="sum" if total else "mean")

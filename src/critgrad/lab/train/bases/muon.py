@@ -27,8 +27,8 @@ def orthogonalised(matrix: Tensor) -> Tensor:
 
 class Muon(Plain):
     """Matrices (convolutions as ``(out, the rest)``): ``m = momentum * m + g`` and
-    ``theta -= lr * 0.2 * sqrt(max side) * orthogonalised(g + momentum * m)``. Vectors, and groups marked ``embedding``: Adam with ``betas`` and the
-    same ``lr``.
+    ``theta -= lr * 0.2 * sqrt(max side) * orthogonalised(g + momentum * m)``. Vectors, and groups marked ``embedding``: Adam
+    with ``betas`` and the same ``lr``.
 
     Weight decay is decoupled.
     """
