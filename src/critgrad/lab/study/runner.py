@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,12 +21,13 @@ from ..run.worker import Failure, Job, perform
 from ..words import default_device
 from .answer import Answer, Run
 from .file import Study, read
+from .forms import BuiltInTask, load_task
 from .gather import answer_of, known_runs, run_of
 from .guard import guarded
 from .loading import begin_session, hash_of, python_files
 from .optimizers import Maker, maker_of
 from .plan import Queue, StudyPlan, completed, surroundings
-from .task import BuiltInTask, StudyTask, load_task
+from .task import StudyTask
 from .work import REHEARSAL, WORK
 
 LEDGER = "study.db"  # beside the study's file
@@ -260,7 +259,9 @@ def check(path: str | Path, *, ledger: str | Path | None = None, device: str = "
     left = {number: plan.remaining(number, runs) for number in numbers}
     whole = sum(not count for count in left.values())
     arms = answer_of(plan, runs).arms if whole else {}
-    by_arm = {name: sum(seconds[name] for number in numbers for _ in _left(plan, name, number, runs)) for name in seconds}
+    by_arm = {
+        name: sum(seconds[name] for number in numbers for _ in _left(plan, name, number, runs)) for name in seconds
+    }
     total = sum(left.values())
     return Checked(
         study,

@@ -1,4 +1,4 @@
-"""What a worker does with the runs of a study. Whatever somebody's code does in one, the next one starts as if it were the first."""
+"""What a worker does with the runs of a study. Whatever somebody's code does in one, the next starts as the first did."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from ..run.results import Result
 from ..run.spec import StudyTrial, Trial
 from ..run.worker import Failure
 from .file import Schedule
+from .forms import load_task
 from .guard import guarded
 from .loading import begin_session, place_of, use_folder
 from .optimizers import Maker, maker_of
-from .task import Order, StudyTask, load_task
+from .task import Order, StudyTask
 
 WORK = "critgrad.lab.study.work:work"
 REHEARSAL = "critgrad.lab.study.work:rehearse"
@@ -37,7 +38,9 @@ def work(trials: Sequence[Trial], device: str = "cpu", checkpoint_dir: Path | No
     return [_guarded(trial, device, lambda task, order: task.run(order)) for trial in trials]
 
 
-def rehearse(trials: Sequence[Trial], device: str = "cpu", checkpoint_dir: Path | None = None) -> list[Result | Failure]:
+def rehearse(
+    trials: Sequence[Trial], device: str = "cpu", checkpoint_dir: Path | None = None
+) -> list[Result | Failure]:
     """See how long runs would take."""
 
     def run(task: StudyTask, order: Order) -> Result:
