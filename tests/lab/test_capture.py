@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+import critgrad
 from critgrad.lab.run.spec import Trial
 from critgrad.lab.train import capture
 from critgrad.lab.train import loop as engine
 from critgrad.lab.train.capture import StaticStep, recorder_for, set_capturable
 from critgrad.lab.train.loop import train
+from critgrad.lab.train.optimizers import OPTIMIZERS, RESEARCH
 
 FEW = 5  # eager steps at the start of these runs
 
@@ -313,5 +315,17 @@ def test_an_optimizer_that_counts_on_the_host_is_not_recorded(again):
     same(run(trial), run(trial, graph=False))
     assert used[0].calls["replay"] > 0
     assert used[0].calls["prepare"] == 0  # the gradient alone
-    assert capture.recordable(torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))]))
-    assert not capture.recordable(torch.optim.Adagrad([torch.nn.Parameter(torch.ones(1))]))
+
+
+class Mine(torch.optim.SGD):
+    """Somebody's own, which may count what it likes."""
+
+
+def test_the_lab_s_optimizers_are_recorded_and_unknown_ones_are_not():
+    weight = [torch.nn.Parameter(torch.ones(2, 2))]
+    named = {name: recipe.make(weight, lr=0.1) for name, recipe in OPTIMIZERS.items()}
+    assert all(map(capture.recordable, named.values()))
+    for bases in ("Lion", "Lion_F", "Muon", "Muon_F", "ScheduleFree", "NesterovAdamW"):
+        assert capture.recordable(RESEARCH[bases].make(weight))
+    for make in (torch.optim.Adagrad, Mine, critgrad.critical(Mine), critgrad.Adam_CM):
+        assert not capture.recordable(make(weight, lr=0.1)), make

@@ -10,6 +10,8 @@ from torch import nn
 
 from critgrad.lab.errors import LabError
 from critgrad.lab.run.spec import Trial
+from critgrad.lab.tasks import task_of
+from critgrad.lab.train.bank import run_bank
 from critgrad.lab.train.loop import train
 from critgrad.lab.train.schedule import KINDS, Scheduled, factor
 
@@ -41,7 +43,7 @@ def test_it_is_torch_s_cosine():
         torchs.step()
 
 
-@pytest.mark.parametrize("kind, warmup, said", [("cosin", 0.1, "schedule: 'cosin'"), ("cosine", 1.0, "warmup: 1.0")])
+@pytest.mark.parametrize("kind, warmup, said", [("cosin", 0.1, "schedule: 'cosin'"), ("cosine", 1.1, "warmup: 1.1")])
 def test_a_wrong_one_is_named(kind, warmup, said):
     with pytest.raises(LabError, match=said):
         factor(kind, warmup, 0, 10)
@@ -63,6 +65,25 @@ def test_a_constant_one_touches_nothing():
     optimizer.param_groups[0]["lr"] = 0.7  # somebody else's schedule
     Scheduled(optimizer, "constant", 0.0, 10).before(3)
     assert optimizer.param_groups[0]["lr"] == 0.7
+
+
+def test_a_setting_replaces_the_task_s_own_and_a_bank_has_none():
+    rates = []
+    trial = Trial("digits-mlp@tiny", "SGD", {"lr": 0.1}, settings={"epochs": 1, "schedule": "linear"})
+    train(trial, on_step=lambda optimizer: rates.append(optimizer.param_groups[0]["lr"]))
+    assert rates == pytest.approx([0.1 * (1 - step / len(rates)) for step in range(len(rates))])
+    with pytest.raises(LabError, match="Invalid schedule for a bank"):
+        run_bank([trial.replace(engine="bank")])
+    with pytest.raises(LabError, match="Invalid warmup: -1"):
+        task_of("digits-mlp", {"warmup": -1})
+
+
+def test_a_state_that_is_loaded_does_not_stop_it():
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+    scheduled = Scheduled(optimizer, "linear", 0.0, 4)
+    optimizer.load_state_dict(optimizer.state_dict())
+    scheduled.before(2)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05)
 
 
 def test_a_run_takes_each_step_at_its_rate():

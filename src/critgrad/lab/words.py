@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from .errors import LabError
 
@@ -132,3 +132,32 @@ def interval_text(found: MeanInterval, sign: str = "", fewest: int = FEWEST_FOR_
         return "0 (the same runs)" if abs(found.mean) <= _LEAST else f"{found.mean:{sign}.6g} ± 0"
     places = decimals(half)
     return f"{fixed(found.mean, places, sign)} ± {fixed(half, places)}"
+
+
+_SYMMETRIC = 0.1  # of the half width: an estimate no further from the middle stands with one number for both sides
+
+
+def skew_interval_text(estimate: float, low: float, high: float, sign: str = "") -> str:
+    """``0.012 ± 0.004`` where an estimate lies near the middle of its interval, else ``0.012 (0.009 to 0.021)``.
+
+    The estimate alone where the interval has no ends.
+
+    >>> skew_interval_text(0.0121, 0.0083, 0.0162), skew_interval_text(0.012, 0.009, 0.021, "+")
+    ('0.0121 ± 0.0039', '+0.0120 (+0.0090 to +0.0210)')
+    >>> skew_interval_text(0.5, -math.inf, math.inf), skew_interval_text(0.0, 0.0, 0.0), skew_interval_text(math.nan, 0, 0)
+    ('0.5', '0 (the same runs)', '-')
+    """
+    half = without_noise((high - low) / 2, estimate)
+    if not math.isfinite(estimate) or not math.isfinite(half) or half == 0:
+        return interval_text(_Symmetric(estimate, half), sign)
+    places = decimals(half)
+    if abs((low + high) / 2 - estimate) <= _SYMMETRIC * half:
+        return interval_text(_Symmetric(estimate, half), sign)
+    low_text, high_text = (fixed(end, places, sign) for end in (low, high))
+    return f"{fixed(estimate, places, sign)} ({low_text} to {high_text})"
+
+
+class _Symmetric(NamedTuple):
+    mean: float
+    half_width: float
+    n: int = FEWEST_FOR_INTERVAL

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import LabError
+from ..train.schedule import factor
 from ..train.streams import stream
 from .data import Dataset
 
@@ -81,6 +82,7 @@ class Task:
                 raise LabError(f"Invalid {name} of {self.name}: {value!r}, expected an int >= 1")
         if "tf32" in own and not isinstance(own["tf32"], bool):
             raise LabError(f"Invalid tf32 of {self.name}: {own['tf32']!r}, expected True or False")
+        factor(own.get("schedule", self.schedule), own.get("warmup", self.warmup), 0, 1)  # says what is wrong with them
         options = {**self.options, **{name: value for name, value in settings.items() if name in self.options}}
         return replace(self, **own, options=options)
 
@@ -95,7 +97,7 @@ class Task:
         )
 
 
-SETTINGS = ("batch_size", "epochs", "clip", "weight_decay", "tf32", "epoch_steps")
+SETTINGS = ("batch_size", "epochs", "clip", "weight_decay", "tf32", "epoch_steps", "schedule", "warmup")
 
 
 class Scores(NamedTuple):

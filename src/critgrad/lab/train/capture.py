@@ -177,15 +177,18 @@ def recorder_for(device: torch.device) -> Recorder | None:
 
 # Optimizers without an option ``capturable`` whose step depends on tensors alone.
 _WITHOUT_COUNTS = (torch.optim.SGD, critgrad.AggMo, Plain)
+_KNOWN = ("torch", "critgrad", "abc", "builtins", "typing")
 
 
 def recordable(optimizer: torch.optim.Optimizer) -> bool:
     """Whether a recorded step goes on as the eager ones would.
 
     NOTE [counts on the host]: an optimizer that counts its steps in Python numbers can be captured without an error, and its
-    bias correction then stays that of the captured step for ever. So those of whom nobody knows step eagerly.
+    bias correction then stays that of the captured step for ever. So those of whom nobody knows step eagerly, the classes that
+    somebody has made of torch's among them.
     """
-    return "capturable" in optimizer.defaults or isinstance(optimizer, _WITHOUT_COUNTS)
+    known = all(cls.__module__.split(".")[0] in _KNOWN for cls in type(optimizer).__mro__)
+    return known and ("capturable" in optimizer.defaults or isinstance(optimizer, _WITHOUT_COUNTS))
 
 
 class Graphs:

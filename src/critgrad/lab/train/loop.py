@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -53,6 +53,7 @@ class EpochProgress:
 
 
 OnEpoch = Callable[[EpochProgress], None]
+MakeOptimizer = Callable[[Iterable[Any]], torch.optim.Optimizer]  # of parameters, or of groups where the task has them
 OnStep = Callable[[torch.optim.Optimizer], None]  # after a step, with its gradient still in place
 
 
@@ -67,6 +68,7 @@ class _State:
     seconds: float = 0.0
     step_times: list[float] = field(default_factory=list)
     initial_valid: float = math.nan
+    initial_test: float = math.nan
     peak_bytes: int = 0
     run_bytes: int = 0
 
@@ -100,11 +102,13 @@ def train(
     stop_after: int | None = None,
     graph: bool = True,
     saving_share: float = math.inf,
+    make_optimizer: MakeOptimizer | None = None,
 ) -> Result:
     """Run a trial to its end, from its checkpoint if there is one.
 
-    ``graph``: on CUDA, capture a whole step as a CUDA graph once the timed steps are done, and replay it; provenance says
-    whether that worked. ``CRITGRAD_GRAPH=0`` in the environment forbids it, too.
+    ``graph``: on CUDA, capture a whole step as a CUDA graph once the timed steps are done, and replay it (the gradient alone
+    where the rate has a schedule, or the optimizer is not known to stand it); provenance says whether that worked.
+    ``CRITGRAD_GRAPH=0`` in the environment forbids it, too.
 
     ``checkpoint`` is written after each epoch, or with ``saving_share`` after so many that it takes no more than this share
     of the time: with ten slots it is twelve times the model, and epochs may be short. After the first and the last always,
@@ -112,6 +116,8 @@ def train(
 
     ``stop_after`` ends this call after so many epochs in all, leaving a checkpoint; the result is then that of the
     epochs so far, and the same call without it goes on from there.
+
+    ``make_optimizer`` makes another optimizer than the one that the trial names. Weight decay is then its own business.
     """
     problem = problem_for(trial, device)
     task = problem.task
@@ -119,7 +125,10 @@ def train(
     held = torch.cuda.memory_allocated() if cuda else 0  # the data, and what runs before this one have left
     model = new_model(problem, trial.seed)
     compiled = compile_if_asked(model)
-    optimizer = build(trial, problem.groups(model), task.weight_decay, _replayed(trial, device, graph))
+    if make_optimizer is not None:
+        optimizer = make_optimizer(problem.groups(model))
+    else:
+        optimizer = build(trial, problem.groups(model), task.weight_decay, _replayed(trial, device, graph))
     scheduled = Scheduled(optimizer, task.schedule, task.warmup, task.epochs * problem.steps)
     state = _State()
     if checkpoint is not None and checkpoint.exists():
@@ -134,7 +143,7 @@ def train(
     if cuda:
         torch.cuda.reset_peak_memory_stats()
     if state.epoch == 0 and not state.curves:
-        state.initial_valid = _evaluate(problem, model, optimizer)[1]
+        _, state.initial_valid, state.initial_test = _evaluate(problem, model, optimizer)
 
     last = task.epochs if stop_after is None else min(stop_after, task.epochs)
     begun = time.perf_counter()
@@ -195,7 +204,7 @@ def _epoch(
     plan, noise = problem.plan(seed, epoch), problem.noise(seed, epoch)
     losses: list[torch.Tensor] = []
     carry: Carry = None
-    clock = _StepClock(cuda)
+    clock = StepClock(cuda)
     eager_steps, timed_steps = _eager_steps(graphs)
     parameters = [p for p in model.parameters() if p.requires_grad]
     model.train()
@@ -244,7 +253,7 @@ def _eager_steps(graphs: Graphs) -> tuple[int, int]:
     return (timed if graphs.whole else min(WARM_UP_STEPS, timed)), timed
 
 
-class _StepClock:
+class StepClock:
     """Times single steps; on a GPU by events, so that nothing waits for it during the epoch."""
 
     def __init__(self, cuda: bool) -> None:
@@ -337,6 +346,7 @@ def _result(problem: Problem, model: nn.Module, state: _State, origin: dict[str,
         curves["decisions"] = np.concatenate([np.asarray(part) for part in state.curves["decisions"]])
     summary = summarise(problem, curves, state.diverged, state.initial_valid)
     summary |= {
+        "initial_test": state.initial_test,
         "steps": state.steps,
         "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
         "train_seconds": state.seconds,

@@ -31,8 +31,8 @@ def factor(kind: str, warmup: float, step: int, steps: int) -> float:
     """
     if kind not in KINDS:
         raise LabError(f"Invalid schedule: {kind!r}, expected one of {', '.join(KINDS)}")
-    if not 0 <= warmup < 1:
-        raise LabError(f"Invalid warmup: {warmup!r}, expected 0 <= warmup < 1, a share of all steps")
+    if not 0 <= warmup <= 1:
+        raise LabError(f"Invalid warmup: {warmup!r}, expected 0 <= warmup <= 1, a share of all steps")
     warm = round(warmup * steps)
     if step < warm:
         return (step + 1) / warm
@@ -50,7 +50,8 @@ class Scheduled:
         self.optimizer = optimizer
         self.plan = (kind, warmup, steps)
         self.active = (kind, warmup) != ("constant", 0.0)
-        self.peaks = [float(group["lr"]) for group in optimizer.param_groups] if self.active else []
+        # By their places: loading a state puts new groups there.
+        self.peaks = [float(group.get("lr", math.nan)) for group in optimizer.param_groups] if self.active else []
         factor(kind, warmup, 0, steps)  # says what is wrong with it
 
     def before(self, step: int) -> None:
@@ -60,7 +61,8 @@ class Scheduled:
         kind, warmup, steps = self.plan
         share = factor(kind, warmup, step, steps)
         for group, peak in zip(self.optimizer.param_groups, self.peaks):
-            _set(group, peak * share)
+            if "lr" in group:
+                _set(group, peak * share)
 
 
 def _set(group: dict[str, Any], lr: float) -> None:

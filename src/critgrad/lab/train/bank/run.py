@@ -70,6 +70,10 @@ def run_bank(
     problem = problem_for(trials[0], device)
     if not (isinstance(problem, SummingProblem) and problem.task.bankable):
         raise LabError(f"Invalid task for a bank: {problem.task.name}, it cannot be run there; use --engine single")
+    if (problem.task.schedule, problem.task.warmup) != ("constant", 0.0):
+        raise LabError(
+            "Invalid schedule for a bank: it has none, expected constant without warmup; use --engine single"
+        )
     members = crew(trials, problem.task.weight_decay)
     bank = Bank(problem, members, dtype)
     step, probes = Stepper(bank, graph), BankProbes(bank)

@@ -65,12 +65,12 @@ class ScheduleFree(Plain):
 @contextmanager
 def learnt(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     """For an evaluation: the parameters are what was learnt, for optimizers that train at another point."""
-    to_learnt, back = getattr(optimizer, "eval", None), getattr(optimizer, "train", None)
-    if to_learnt is None or back is None:
+    before, after = (getattr(optimizer, name, None) for name in ("eval", "train"))
+    if not callable(before) or not callable(after):
         yield
         return
-    to_learnt()
+    before()
     try:
         yield
     finally:
-        back()
+        after()
