@@ -109,7 +109,7 @@ def _takes(make: Callable[..., Any]) -> tuple[set[str] | None, dict[str, Any]]:
 def _packages(make: Callable[..., Any], folder: Path) -> str:
     """``schedulefree 1.4, torch 2.13``: what an optimizer is made of; files without a version by their hash."""
     classes = make.__mro__ if isinstance(make, type) else (make,)
-    modules = dict.fromkeys(getattr(cls, "__module__", "") for cls in classes)
+    modules = dict.fromkeys([*(getattr(cls, "__module__", "") for cls in classes), *getattr(make, "packages", ())])
     found = dict.fromkeys(_package(module, folder) for module in modules if module not in ("builtins", "typing", "abc"))
     return ", ".join(sorted(filter(None, found)))
 

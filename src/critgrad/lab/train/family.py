@@ -8,7 +8,8 @@ used.
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 
@@ -25,6 +26,20 @@ def of_package(module: str, name: str) -> Any:
         raise MissingPackageError(f'{name} needs {module}: `pip install "critgrad[family]"`') from error
 
 
+Made = TypeVar("Made", bound=Callable[..., torch.optim.Optimizer])
+
+
+def from_package(name: str) -> Callable[[Made], Made]:
+    """Say which package a function's optimizer is of: its version is part of what a result depends on."""
+
+    def mark(make: Made) -> Made:
+        make.packages = (name,)  # type: ignore[attr-defined]
+        return make
+
+    return mark
+
+
+@from_package("pytorch_optimizer")
 def ademamix(
     params: Any,
     lr: float = 1e-3,
@@ -45,6 +60,7 @@ def ademamix(
     return made
 
 
+@from_package("pytorch_optimizer")
 def cautious(
     params: Any, lr: float = 1e-3, betas: Betas = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.0
 ) -> torch.optim.Optimizer:
@@ -55,6 +71,7 @@ def cautious(
     return made
 
 
+@from_package("pytorch_optimizer")
 def mars(
     params: Any,
     lr: float = 3e-3,
@@ -75,6 +92,7 @@ def mars(
     return made
 
 
+@from_package("pytorch_optimizer")
 def grokfast(
     params: Any,
     lr: float = 1e-3,
@@ -94,6 +112,7 @@ def grokfast(
     return made
 
 
+@from_package("schedulefree")
 def schedule_free(
     params: Any, lr: float = 2.5e-3, betas: Betas = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.0
 ) -> torch.optim.Optimizer:
