@@ -14,7 +14,7 @@ from . import dataset as datasets
 from . import tiny
 from .dataset import Dataset, Parts, build
 from .download import download, missing, offline, writable
-from .files import DataCorrupt, File, FileStatus, cache_root, data_root, find, read, roots, verify
+from .files import DataCorrupt, DataMissing, File, FileStatus, cache_root, data_root, find, read, roots, verify
 from .registry import DATASETS, DataSource, Record
 
 __all__ = ["check", "fetch", "load", "prepare", "presence"]
@@ -208,6 +208,8 @@ def status(file: File, folders: tuple[Path, ...]) -> FileStatus:
         return FileStatus(file.path, "missing", str(missing(file)))
     try:
         verify(file, path)
+    except DataMissing as error:  # another file of that name
+        return FileStatus(file.path, "missing", str(error))
     except DataCorrupt as error:
         return FileStatus(file.path, "corrupt", str(error))
     return FileStatus(file.path, "ok", str(path))
