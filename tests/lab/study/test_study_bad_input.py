@@ -140,7 +140,8 @@ def test_an_optimizer_of_ones_own_that_cannot_be_used_is_one_line(
 
 
 def test_an_optimizer_that_takes_anything_is_tried(tmp_path: Path) -> None:
-    module = "import torch\nclass Adam(torch.optim.Adam):\n    def __init__(self, params, **more): super().__init__(params, **more)"
+    module = "import torch\nclass Adam(torch.optim.Adam):\n"
+    module += "    def __init__(self, params, **more): super().__init__(params, **more)"
     file = FILE.replace("torch.optim:Adam", "mine.py:Adam").replace(
         'betas.0 = "one-minus 0.5 0.99"', 'beta = "linear 0 1"'
     )

@@ -231,10 +231,8 @@ def test_a_file_that_grew_after_its_verdict_says_so(tmp_path: Path) -> None:
 
 def test_failed_runs_are_made_again_when_asked_for(tmp_path: Path) -> None:
     flag = tmp_path / "works"
-    module = MINE.replace(
-        'if self.kind == "raises":',
-        f'import os\n        if self.kind == "raises" and not os.path.exists({str(flag)!r}):',
-    )
+    works = f'import os\n        if self.kind == "raises" and not os.path.exists({str(flag)!r}):'
+    module = MINE.replace('if self.kind == "raises":', works)
     path = write(tmp_path, file=arms("first", "raises"), mine=module)
     assert all(r.untrained for r in run(path).arms["raises"].replicates)
     flag.touch()
