@@ -185,7 +185,7 @@ def plan_lines(arms: Mapping[str, Arm], asked: Asked, direction: str, planned: i
         if len(row.differences) >= FEWEST_FOR_SPREAD:
             seen = detectable(shamos(row.differences), planned, count)
             lines.append(
-                f"{arm} against {_named(against)}: differences from {seen:.3g} on can be expected to be seen "
+                f"{arm} against {named(against)}: differences from {seen:.3g} on can be expected to be seen "
                 f"(4 times in 5, with {planned} replicates; spread from the first {len(row.differences)})"
             )
     return tuple(lines)
@@ -201,7 +201,7 @@ def sentence(claim: Claim, trials: int = 0) -> str:
     >>> sentence(claim, 8)
     'free is better than adamw by 0.0121 ± 0.0041 (10 replicates, 8 trials each)'
     """
-    rival = _named(claim.against)
+    rival = named(claim.against)
     if not claim.replicates:
         return f"{claim.arm} against {rival}: no replicate is whole yet"
     ends = (claim.difference, claim.low, claim.high)
@@ -220,5 +220,6 @@ def sentence(claim: Claim, trials: int = 0) -> str:
     return f"{said[:-1]}; {counts})" if said.endswith(")") else f"{said} ({counts})"
 
 
-def _named(against: tuple[str, ...]) -> str:
+def named(against: tuple[str, ...]) -> str:
+    """The other side of a claim: an arm, or "the best of" several."""
     return against[0] if len(against) == 1 else f"the best of {', '.join(against[:-1])} and {against[-1]}"
