@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..run.results import Result
-from ..run.spec import SCHEMA, Trial
+from ..run.spec import SCHEMA, STUDY_SCHEMA, Trial
 from .codec import dumps, join_summary, pack, split_summary
 from .lock import WriterLock
 from .packed import Unpacked, is_packed
@@ -276,13 +276,14 @@ class Ledger:
         family: str | None = None,
         registration: str | None = None,
         status: str | None = "done",
+        schema: int = SCHEMA,
     ) -> list[Row]:
         """The runs that match every value given, in the order in which they were added; ``status=None``: failed ones, too.
 
-        ``track``, ``purpose``, ``arm`` and ``family`` must match within one role of the run. Runs of specifications whose
-        meaning has changed since (another ``schema``) are left out.
+        ``track``, ``purpose``, ``arm`` and ``family`` must match within one role of the run. Runs of another ``schema`` are left
+        out: of specifications whose meaning has changed since, and of studies.
         """
-        conditions, values = ["specs.schema = ?"], [SCHEMA]
+        conditions, values = ["specs.schema = ?"], [schema]
         given: dict[str, Any] = {
             "runs.status": status,
             "specs.task": task,
@@ -333,9 +334,9 @@ class Ledger:
         sql = """
         SELECT task, coalesce(track, ''), coalesce(arm, ''), status, count(DISTINCT runs.id)
         FROM runs JOIN specs ON specs.id = runs.spec LEFT JOIN run_roles ON run_roles.run = runs.id
-        LEFT JOIN roles ON roles.id = run_roles.role WHERE schema = ? GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
+        LEFT JOIN roles ON roles.id = run_roles.role WHERE schema IN (?, ?) GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
         """
-        return self._select(sql, (SCHEMA,))
+        return self._select(sql, (SCHEMA, STUDY_SCHEMA))
 
     def analyses(self, name: str | None = None, task: str | None = None) -> list[StoredAnalysis]:
         """What was computed, of that name and task if given."""

@@ -96,6 +96,8 @@ def run_jobs(
     command: Sequence[str] | None = None,
     trial_timeout: float | None = None,
     rounds: Rounds | None = None,
+    more: Callable[[], Sequence[Planned]] | None = None,
+    patient: bool = True,
 ) -> JobsOutcome:
     """Run what is planned and not done yet, and write each result to the ledger as it arrives.
 
@@ -107,7 +109,9 @@ def run_jobs(
     names the function that runs trials. ``kept`` has the executor of an earlier call, and keeps it for a later one; its owner
     closes it. ``command`` is what the runs' provenance names, where that is not the command of the process. A job that runs
     for more than ``trial_timeout`` seconds is ended with its worker, and its trials have failed. ``rounds`` is the progress of
-    a sweep of which this is one round: the display then shows the sweep's, whose caller tells the end.
+    a sweep of which this is one round: the display then shows the sweep's, whose caller tells the end. ``more`` is asked for
+    what else there is to run, whenever workers may soon have nothing to do: what it gives must be new to the ledger. With
+    ``patient=False`` the first Ctrl-C stops at once.
     """
     manner = _Manner(device, checkpoints, bank_size, deterministic, eager, work)
     run = _Run(planned, ledger, manner, on_event, retry_failed)
@@ -115,6 +119,7 @@ def run_jobs(
     run.longest = longest
     run.trial_timeout = trial_timeout
     run.rounds = rounds
+    run.more, run.patient = more, patient
     run.deadline = None if seconds is None else time.monotonic() + seconds
     return run.run(executor, workers, options, kept)
 
@@ -165,6 +170,8 @@ class _Run:
         self.command: Sequence[str] | None = None
         self.trial_timeout: float | None = None
         self.rounds: Rounds | None = None
+        self.more: Callable[[], Sequence[Planned]] | None = None
+        self.patient = True
 
     def _skip(self, trials: dict[str, Trial], known: set[str]) -> set[str]:
         """Leave out trials that the ledger knows; they may serve a new purpose."""
@@ -228,7 +235,8 @@ class _Run:
     # -- feeding -------------------------------------------------------------------------------------------------------
 
     def _feed(self, executor: JobExecutor) -> None:
-        waiting = deque(self._jobs(executor))
+        waiting = deque(self._jobs(executor, self.trials.values()))
+        self._refill(executor, waiting)
         while (waiting and self._may_start()) or self.flying:
             while waiting and self._may_start() and len(self.flying) < executor.slots:
                 self._submit(executor, waiting.popleft())
@@ -237,21 +245,33 @@ class _Run:
                 future = self.arrived.get(timeout=_NOTE_SECONDS)
                 if future is not None:
                     self._land(future)
+                    self._refill(executor, waiting)
             self._note()
 
     def _may_start(self) -> bool:
         in_time = self.deadline is None or time.monotonic() + self.longest < self.deadline
         return in_time and not self.interrupts
 
-    def _jobs(self, executor: JobExecutor) -> Iterator[Job]:
+    def _refill(self, executor: JobExecutor, waiting: deque[Job]) -> None:
+        """Ask for more before the workers have nothing to do."""
+        if self.more is None or len(waiting) >= executor.slots or not self._may_start():
+            return
+        new = {item.trial.key: item for item in merge_roles(self.more()) if item.trial.key not in self.trials}
+        self.roles |= {key: item.roles for key, item in new.items()}
+        self.trials |= {key: item.trial for key, item in new.items()}
+        self.progress.total += len(new)
+        waiting.extend(self._jobs(executor, [item.trial for item in new.values()]))
+
+    def _jobs(self, executor: JobExecutor, trials: Iterable[Trial]) -> Iterator[Job]:
         """Jobs in the order of the plan: banks as large as allowed, single trials one by one or as the executor likes."""
-        banks = [trial for trial in self.trials.values() if trial.engine == "bank"]
+        trials = list(trials)
+        banks = [trial for trial in trials if trial.engine == "bank"]
         groups: list[Sequence[Trial]] = []
         if banks:
             from ..train.bank import bank_groups
 
             groups += bank_groups(banks, self.manner.bank_size)
-        single = [trial for trial in self.trials.values() if trial.engine != "bank"]
+        single = [trial for trial in trials if trial.engine != "bank"]
         groups += [single[begin : begin + executor.batch] for begin in range(0, len(single), executor.batch)]
         keep = self.checkpoints is not None and (executor.detached or executor.batch > 1)
         checkpoints = None if self.checkpoints is None else self.checkpoints.resolve()
@@ -362,7 +382,7 @@ class _Run:
 
         def interrupt(*_: object) -> None:
             self.interrupts += 1
-            if self.interrupts > 1:
+            if self.interrupts > 1 or not self.patient:
                 raise KeyboardInterrupt
             running = sum(len(job.trials) for job in self.flying.values())
             self._tell("stopping", text=f"waiting for {running} trials that are running; Ctrl-C again stops at once")

@@ -11,12 +11,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from ..errors import LabError
 
 # Raised when the same specification would give other numbers than before: old rows then no longer answer for new trials.
 SCHEMA = 1
+STUDY_SCHEMA = 1001  # of a study's runs: never among those of the lab's own experiments
 
 ENGINES = ("single", "bank")
 PROBES = ("memory", "damping", "update", "decisions")
@@ -42,6 +43,8 @@ class Trial:
     True
     """
 
+    schema: ClassVar[int] = SCHEMA
+
     task: str
     optimizer: str
     hyper: Mapping[str, Any] = field(default_factory=dict)
@@ -66,7 +69,7 @@ class Trial:
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for JSON."""
         return {
-            "schema": SCHEMA,
+            "schema": self.schema,
             "task": self.task,
             "optimizer": self.optimizer,
             "hyper": dict(self.hyper),
@@ -80,9 +83,10 @@ class Trial:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Trial:
         """The inverse of ``to_dict``."""
-        if values.get("schema") != SCHEMA:
-            raise LabError(f"Invalid schema of a trial: {values.get('schema')!r}, expected {SCHEMA}")
-        return cls(
+        kind = {SCHEMA: Trial, STUDY_SCHEMA: StudyTrial}.get(values.get("schema", -1))
+        if kind is None:
+            raise LabError(f"Invalid schema of a trial: {values.get('schema')!r}, expected {SCHEMA} or {STUDY_SCHEMA}")
+        return kind(
             task=values["task"],
             optimizer=values["optimizer"],
             hyper=values["hyper"],
@@ -101,7 +105,23 @@ class Trial:
     def replace(self, **changes: Any) -> Trial:
         """The same trial with some fields changed."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return Trial(**{**values, **changes})
+        return type(self)(**{**values, **changes})
+
+
+@dataclass(frozen=True)
+class StudyTrial(Trial):
+    """One run of a study: somebody's task, somebody's optimizer.
+
+    ``task`` and ``optimizer`` are as in the study's file, ``hyper`` has all values of the optimizer that the file sets or
+    searches, ``settings`` everything else that can change its numbers: epochs, hashes of files, versions, kind of device.
+    ``folder`` is where the files lie, ``session`` names the call that wants the run: workers that stay import files anew for
+    each. Neither is part of the key: a study may be moved, and gone on with.
+    """
+
+    schema: ClassVar[int] = STUDY_SCHEMA
+
+    folder: str = field(default="", compare=False)
+    session: str = field(default="", compare=False)
 
 
 def content_hash(value: Any) -> str:

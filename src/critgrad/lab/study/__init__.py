@@ -1,1 +1,15 @@
-"""Studies: is one optimizer better than another on a task, if both are tuned alike? Anyone's optimizer, anyone's task."""
+"""Studies: is one optimizer better than another on a task, if both are tuned alike? Anyone's optimizer, anyone's task.
+
+    from critgrad.lab import study
+
+    answer = study.run("study.toml", workers=2)
+    for claim in answer.claims:
+        print(claim.arm, claim.word, claim.against, claim.difference)
+"""
+
+from .answer import Answer, Arm, Claim, Replicate, Run
+from .file import StudyError
+from .run import check, report, run
+from .work import device
+
+__all__ = ["Answer", "Arm", "Claim", "Replicate", "Run", "StudyError", "check", "device", "report", "run"]

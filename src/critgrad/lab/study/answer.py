@@ -6,6 +6,7 @@ seeds, report the mean test value. A claim compares two arms by their difference
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ class Run:
     step_ms: float = math.nan  # of the optimizer's step, where the lab trains
     seconds: float = math.nan  # of the whole run
     peak_bytes: int = 0  # on a GPU
+    initial: float = math.nan  # ``test`` before the first step, where the lab trains
 
 
 @dataclass(frozen=True)
@@ -101,3 +103,45 @@ class Answer:
     def final(self) -> bool:
         """Whether every replicate of every arm is there."""
         return all(len(arm.replicates) == self.planned for arm in self.arms.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values: numbers that are not finite are ``None``."""
+        whole = {
+            "final": self.final,
+            "claims": [
+                {name: getattr(claim, name) for name in (*_CLAIMED, "replicates", "differences", "rivals")}
+                for claim in self.claims
+            ],
+            **{name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("claims", "arms")},
+            "arms": {
+                name: {
+                    **{part: getattr(arm, part) for part in ("optimizer", "fixed", "search", "near_end")},
+                    "replicates": [_replicate(found) for found in arm.replicates],
+                }
+                for name, arm in self.arms.items()
+            },
+        }
+        plain: dict[str, Any] = _plain(whole)
+        return plain
+
+    def to_json(self) -> str:
+        """The text that ``critgrad study run --json FILE`` writes."""
+        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
+
+
+_CLAIMED = ("arm", "against", "word", "remark", "difference", "mean", "low", "high", "p", "p_holm")
+
+
+def _replicate(found: Replicate) -> dict[str, Any]:
+    parts = {name: getattr(found, name) for name in ("number", "chosen", "valid", "value", "untrained")}
+    return {**parts, "trials": [vars(run) for run in found.trials], "reports": [vars(run) for run in found.reports]}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

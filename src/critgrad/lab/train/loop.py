@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -52,6 +52,7 @@ class EpochProgress:
 
 
 OnEpoch = Callable[[EpochProgress], None]
+MakeOptimizer = Callable[[Iterable[nn.Parameter], int], torch.optim.Optimizer]
 OnStep = Callable[[torch.optim.Optimizer], None]  # after a step, with its gradient still in place
 
 
@@ -66,6 +67,7 @@ class _State:
     seconds: float = 0.0
     step_times: list[float] = field(default_factory=list)
     initial_valid: float = math.nan
+    initial_test: float = math.nan
     peak_bytes: int = 0
     run_bytes: int = 0
 
@@ -97,13 +99,15 @@ def train(
     on_epoch: OnEpoch | None = None,
     on_step: OnStep | None = None,
     stop_after: int | None = None,
-    graph: bool = True,
+    graph: bool | Callable[[torch.optim.Optimizer], bool] = True,
     saving_share: float = math.inf,
+    make_optimizer: MakeOptimizer | None = None,
 ) -> Result:
     """Run a trial to its end, from its checkpoint if there is one.
 
     ``graph``: on CUDA, capture a whole step as a CUDA graph once the timed steps are done, and replay it; provenance says
-    whether that worked. ``CRITGRAD_GRAPH=0`` in the environment forbids it, too.
+    whether that worked. A function decides for the optimizer that it is given. ``CRITGRAD_GRAPH=0`` in the environment
+    forbids it, too.
 
     ``checkpoint`` is written after each epoch, or with ``saving_share`` after so many that it takes no more than this share
     of the time: with ten slots it is twelve times the model, and epochs may be short. After the first and the last always,
@@ -111,6 +115,8 @@ def train(
 
     ``stop_after`` ends this call after so many epochs in all, leaving a checkpoint; the result is then that of the
     epochs so far, and the same call without it goes on from there.
+
+    ``make_optimizer`` makes another optimizer than the one that the trial names; it is told how many steps there will be.
     """
     problem = problem_for(trial, device)
     task = problem.task
@@ -118,12 +124,15 @@ def train(
     held = torch.cuda.memory_allocated() if cuda else 0  # the data, and what runs before this one have left
     model = new_model(problem, trial.seed)
     compiled = compile_if_asked(model)
-    optimizer = build(trial, model.parameters(), task.weight_decay, _replayed(trial, device, graph))
+    if make_optimizer is not None:
+        optimizer = make_optimizer(model.parameters(), problem.steps * task.epochs)
+    else:
+        optimizer = build(trial, model.parameters(), task.weight_decay, _replayed(trial, device, bool(graph)))
     state = _State()
     if checkpoint is not None and checkpoint.exists():
         _restore(checkpoint, trial, model, optimizer, state)
     probes = Probes(trial.probe, optimizer, state.steps)
-    graph = graph and os.environ.get("CRITGRAD_GRAPH") != "0" and not _looks_inside(probes)
+    graph = (graph(optimizer) if callable(graph) else graph) and os.environ.get("CRITGRAD_GRAPH") != "0" and not _looks_inside(probes)
     graphs = Graphs(problem, model, optimizer, recorder_for(problem.device) if graph else None)
     # A checkpoint of a run with graphs says capturable=True, which is right for such a run only.
     saved = any(group.get("capturable") for group in optimizer.param_groups)
@@ -131,7 +140,7 @@ def train(
     if cuda:
         torch.cuda.reset_peak_memory_stats()
     if state.epoch == 0 and not state.curves:
-        state.initial_valid = _evaluate(problem, model, optimizer)[1]
+        _, state.initial_valid, state.initial_test = _evaluate(problem, model, optimizer)
 
     last = task.epochs if stop_after is None else min(stop_after, task.epochs)
     begun = time.perf_counter()
@@ -191,7 +200,7 @@ def _epoch(
     plan, noise = problem.plan(seed, epoch), problem.noise(seed, epoch)
     losses: list[torch.Tensor] = []
     carry: Carry = None
-    clock = _StepClock(cuda)
+    clock = StepClock(cuda)
     eager_steps = _eager_steps(graphs)
     parameters = [p for p in model.parameters() if p.requires_grad]
     model.train()
@@ -232,7 +241,7 @@ def _eager_steps(graphs: Graphs) -> int:
     return min(WARM_UP_STEPS, EAGER_STEPS) if shared else EAGER_STEPS
 
 
-class _StepClock:
+class StepClock:
     """Times single steps; on a GPU by events, so that nothing waits for it during the epoch."""
 
     def __init__(self, cuda: bool) -> None:
@@ -325,6 +334,7 @@ def _result(problem: Problem, model: nn.Module, state: _State, origin: dict[str,
         curves["decisions"] = np.concatenate([np.asarray(part) for part in state.curves["decisions"]])
     summary = summarise(problem, curves, state.diverged, state.initial_valid)
     summary |= {
+        "initial_test": state.initial_test,
         "steps": state.steps,
         "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
         "train_seconds": state.seconds,

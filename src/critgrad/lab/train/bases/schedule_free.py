@@ -65,11 +65,12 @@ class ScheduleFree(Plain):
 @contextmanager
 def learnt(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     """For an evaluation: the parameters are what was learnt, for optimizers that train at another point."""
-    if not isinstance(optimizer, ScheduleFree):
+    before, after = (getattr(optimizer, name, None) for name in ("eval", "train"))
+    if not callable(before) or not callable(after):
         yield
         return
-    optimizer.eval()
+    before()
     try:
         yield
     finally:
-        optimizer.train()
+        after()

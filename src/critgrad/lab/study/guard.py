@@ -1,0 +1,164 @@
+"""Somebody's code runs here, and the next run must not notice: what it can change of the process is put back."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..train.streams import stream_seed
+
+_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGALRM") if hasattr(signal, name)]
+_TAIL = 4000  # characters of what a run printed that a failure shows
+
+# What can be asked for and set again by the same kind of value.
+_GET_AND_SET: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (torch.get_num_threads, torch.set_num_threads),
+    (torch.is_grad_enabled, torch.set_grad_enabled),
+    (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
+    (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    (os.getcwd, os.chdir),
+    (sys.getrecursionlimit, sys.setrecursionlimit),
+    # Not torch.set_default_device("cpu"): that would put a hook before every operation.
+    (torch.get_default_device, lambda device: torch.set_default_device(None if device.type == "cpu" else device)),
+)
+_CUDNN = ("benchmark", "deterministic", "enabled")
+
+
+@contextmanager
+def guarded() -> Iterator[Callable[[], str]]:
+    """Run somebody's code: afterwards the process is as it was. Gives a function that tells the end of what it printed.
+
+    A child that the code forked and that comes back here ends here: it would answer in its parent's place.
+    """
+    owner = os.getpid()
+    children = {child.pid for child in multiprocessing.active_children()}
+    with ExitStack() as stack:
+        said = stack.enter_context(_output())
+        stack.enter_context(warnings.catch_warnings())
+        stack.callback(_end_children, children)
+        stack.enter_context(_process())
+        stack.enter_context(_random_numbers())
+        try:
+            yield said
+        finally:
+            if os.getpid() != owner:
+                os._exit(0)
+
+
+@contextmanager
+def _process() -> Iterator[None]:
+    values = [get() for get, _ in _GET_AND_SET]
+    cudnn = {name: getattr(torch.backends.cudnn, name) for name in _CUDNN}
+    environment, path, argv, written = dict(os.environ), [*sys.path], [*sys.argv], sys.dont_write_bytecode
+    main = threading.current_thread() is threading.main_thread()
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS} if main else {}
+    try:
+        yield
+    finally:
+        for (get, put), value in zip(_GET_AND_SET, values):
+            if _now(get) != value:
+                put(value)
+        for name, value in cudnn.items():
+            if getattr(torch.backends.cudnn, name) != value:
+                setattr(torch.backends.cudnn, name, value)
+        if dict(os.environ) != environment:
+            os.environ.clear()
+            os.environ.update(environment)
+        sys.path[:], sys.argv[:], sys.dont_write_bytecode = path, argv, written
+        if main and hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in handlers.items():
+            if handler is not None and signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
+
+
+def _now(get: Callable[[], Any]) -> Any:
+    try:
+        return get()
+    except OSError:  # the working directory has been removed
+        return None
+
+
+@contextmanager
+def _random_numbers() -> Iterator[None]:
+    cuda = torch.cuda.is_initialized()
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    of_cuda = torch.cuda.get_rng_state_all() if cuda else []
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])
+        random.setstate(states[2])
+        if cuda:
+            torch.cuda.set_rng_state_all(of_cuda)
+
+
+def _end_children(before: set[int | None]) -> None:
+    """End processes that the code has started and left behind."""
+    for child in multiprocessing.active_children():
+        if child.pid not in before:
+            child.kill()
+            child.join()
+
+
+@contextmanager
+def _output() -> Iterator[Callable[[], str]]:
+    """Keep what is printed from the screen, which shows the progress. In a worker that holds for its own children, too."""
+    if multiprocessing.parent_process() is None:
+        text = io.StringIO()
+        with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
+            yield lambda: text.getvalue()[-_TAIL:]
+        return
+    streams = sys.stdout, sys.stderr
+    kept = [os.dup(number) for number in (1, 2)]
+    with tempfile.TemporaryFile() as file:
+
+        def tail() -> str:
+            _flush(*streams)
+            end = os.fstat(file.fileno()).st_size
+            return os.pread(file.fileno(), _TAIL, max(0, end - _TAIL)).decode(errors="replace")
+
+        _flush(*streams)
+        for number in (1, 2):
+            os.dup2(file.fileno(), number)
+        try:
+            yield tail
+        finally:
+            sys.stdout, sys.stderr = streams
+            _flush(*streams)
+            for number, copy in zip((1, 2), kept):
+                os.dup2(copy, number)
+                os.close(copy)
+
+
+def _flush(*streams: Any) -> None:
+    for stream in streams:
+        with contextlib.suppress(Exception):  # closed by the code, or never there
+            stream.flush()
+
+
+def reseed(seed: int, *purpose: object) -> None:
+    """Set every global generator, Python's and numpy's among them, to the stream of a seed for one purpose."""
+    value = stream_seed(seed, *purpose)
+    torch.default_generator.manual_seed(value)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(value)
+    np.random.seed(value % 2**32)
+    random.seed(value)

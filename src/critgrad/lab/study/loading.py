@@ -1,0 +1,112 @@
+"""Somebody's Python files: imported anew for each study, and hashed, for whatever stands in them can change a run's numbers."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+_NOT_OURS = ("site-packages", "dist-packages", "__pycache__", "node_modules")
+_KEPT = ("critgrad", "torch", "numpy")  # never imported a second time
+
+_session: tuple[str, str] | None = None
+
+
+class UserCodeError(ImportError):
+    """A file or a module that cannot be imported; the message has the reason and where it lies."""
+
+
+def python_files(folder: Path) -> Iterator[Path]:
+    """All Python files under a folder, without hidden folders and installed packages."""
+    for where, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _NOT_OURS)
+        yield from (Path(where, name) for name in sorted(names) if name.endswith(".py"))
+
+
+def hash_of(files: Iterable[Path], folder: Path) -> str:
+    """Of names and contents."""
+    digest = hashlib.sha256()
+    for path in files:
+        name = os.path.relpath(path, folder).replace(os.sep, "/")
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        digest.update(f"{name}\0{content}\n".encode())
+    return digest.hexdigest()[:32]
+
+
+def begin_session(folder: Path, session: str) -> bool:
+    """Forget the modules of earlier studies: a new session imports anew what stands in the files now. Whether it is new."""
+    global _session
+    if _session == (str(folder), session):
+        return False
+    for old in {str(folder), *((_session[0],) if _session else ())}:
+        for name, module in [*sys.modules.items()]:
+            if name.split(".")[0] not in _KEPT and name != "__main__" and _lies_under(module, old):
+                del sys.modules[name]
+    importlib.invalidate_caches()
+    _session = str(folder), session
+    return True
+
+
+def _lies_under(module: ModuleType, folder: str) -> bool:
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str) or any(part in _NOT_OURS for part in Path(file).parts):
+        return False
+    return os.path.abspath(file).startswith(os.path.join(folder, ""))
+
+
+def use_folder(folder: Path) -> None:
+    """Let modules of a folder be imported by name, before all others, and leave no compiled files there."""
+    sys.dont_write_bytecode = True
+    if sys.path[:1] != [str(folder)]:
+        sys.path.insert(0, str(folder))
+
+
+def load_file(path: Path) -> ModuleType:
+    """The module of a file. Other files beside it can import it by its name, and so can processes that it starts."""
+    use_folder(path.parent)
+    known = sys.modules.get(path.stem)
+    if known is not None and getattr(known, "__file__", None) == str(path):
+        return known
+    # A task called "random.py" must not take the place of Python's own module.
+    taken = known is not None or (path.stem in sys.stdlib_module_names)
+    name = f"study_{path.stem}" if taken else path.stem
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        sys.modules.pop(name, None)
+        if not isinstance(error, (Exception, SystemExit)):
+            raise
+        raise UserCodeError(f"{type(error).__name__}: {error}{place_of(error, path.parent)}") from error
+    return module
+
+
+def load_module(name: str, folder: Path) -> ModuleType:
+    """A module by its name, of the folder or installed."""
+    use_folder(folder)
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        raise UserCodeError(f"{type(error).__name__}: {error}") from error
+
+
+def place_of(error: BaseException, folder: Path) -> str:
+    """`` (task.py, line 12)``: the last line of the folder's own files that an error went through, else the last of all."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return ""  # it says so itself
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if os.path.abspath(frame.filename).startswith(os.path.join(folder, ""))]
+    if not frames:
+        return ""
+    frame = (own or frames)[-1]
+    return f" ({os.path.basename(frame.filename)}, line {frame.lineno})"

@@ -1,0 +1,163 @@
+"""The optimizer of an arm: found by its name, asked which options it takes, and made. Any class or function will do."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MethodType
+from typing import Any
+
+import torch
+
+from ..errors import LabError
+from ..train.optimizers import TRAINED, recipe_of
+from ..train.optimizers import settled as settled_recipe
+from .axes import names_of_options, settled
+from .loading import UserCodeError, hash_of, load_file, load_module
+
+EXPECTED = "'module:name', 'file.py:name', or a name of `critgrad optimizers`"
+
+
+@dataclass(frozen=True)
+class Maker:
+    """How an arm's optimizer is made.
+
+    ``options`` are those that it takes (``None``: it does not say), ``packages`` name what it comes from with versions or
+    hashes, ``local`` says that it comes from the study's own folder.
+    """
+
+    text: str
+    make: Callable[..., Any]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    options: frozenset[str] | None = None
+    packages: str = ""
+    local: bool = False
+
+    def build(self, params: Any, values: Mapping[str, Any]) -> Any:
+        """The optimizer for parameters (or groups of them), from values with dotted names."""
+        return self.make(params, **settled(values, self.defaults))
+
+    def require(self, names: list[str]) -> None:
+        """Refuse options that it does not take."""
+        for name in names_of_options(names):
+            if self.options is not None and name not in self.options:
+                raise LabError(f"{self.text} does not take {name}, expected some of {', '.join(sorted(self.options))}")
+
+    def try_values(self, values: Mapping[str, Any]) -> None:
+        """Refuse values with a place that is not there; where it does not say what it takes, try."""
+        settled(values, self.defaults)
+        if self.options is None:
+            try:
+                self.build([torch.nn.Parameter(torch.zeros(2, 2))], values)
+            except TypeError as error:
+                if "unexpected keyword argument" in str(error):
+                    raise LabError(f"{self.text}: {error}") from None
+            except Exception:  # it may want parameters of other kinds: that is for its runs to show
+                return
+
+
+def maker_of(text: str, folder: Path) -> Maker:
+    """The optimizer that a text names; an error says what is allowed, or why it cannot be imported."""
+    place, colon, name = text.rpartition(":")
+    if not colon:
+        recipe = recipe_of(text)
+        options, defaults = _takes(recipe.make)
+        more = {"beta1", "beta2"} if "betas" in (options or ()) else set()
+
+        def make(params: Any, **values: Any) -> Any:
+            return settled_recipe(recipe, values, params)
+
+        known = None if options is None else frozenset(options | more)
+        return Maker(text, make, {**defaults, **recipe.defaults}, known, _packages(recipe.make, folder))
+    if not place or not name.isidentifier():
+        raise LabError(f"{text!r}, expected {EXPECTED}")
+    own = place.endswith(".py")
+    path = (folder / place).resolve()
+    if own and not path.is_file():
+        raise LabError(f"there is no file {place} beside the study's, expected {EXPECTED}")
+    try:
+        module = load_file(path) if own else load_module(place, folder)
+    except UserCodeError as error:
+        raise LabError(f"{text} cannot be imported: {error}") from None
+    found = getattr(module, name, None)
+    if not callable(found):
+        raise LabError(f"{place} has no class or function {name!r}")
+    options, defaults = _takes(found)
+    local = _is_under(getattr(module, "__file__", None), folder)
+    taken = None if options is None else frozenset(options)
+    return Maker(text, found, defaults, taken, _packages(found, folder), local)
+
+
+def _takes(make: Callable[..., Any]) -> tuple[set[str] | None, dict[str, Any]]:
+    """The options that a class or function names (``None``: it takes any), and their defaults."""
+    try:
+        parameters = [*inspect.signature(make).parameters.values()]
+    except (ValueError, TypeError):
+        return None, {}
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    if named and named[0].name == parameters[0].name:
+        named = named[1:]  # the parameters to be trained
+    defaults = {p.name: p.default for p in named if p.default is not p.empty}
+    any_name = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    return None if any_name else {p.name for p in named}, defaults
+
+
+def _packages(make: Callable[..., Any], folder: Path) -> str:
+    """``schedulefree 1.4, torch 2.13``: what an optimizer is made of; files without a version by their hash."""
+    classes = make.__mro__ if isinstance(make, type) else (make,)
+    modules = dict.fromkeys(getattr(cls, "__module__", "") for cls in classes)
+    found = dict.fromkeys(_package(module, folder) for module in modules if module not in ("builtins", "typing", "abc"))
+    return ", ".join(sorted(filter(None, found)))
+
+
+def _package(module: str, folder: Path) -> str:
+    top = module.split(".")[0]
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if _is_under(file, folder) and "site-packages" not in str(file):
+        return ""  # the hash of the folder's files has it
+    if top in sys.stdlib_module_names:
+        return ""
+    try:
+        return f"{top} {importlib.metadata.version(top)}"
+    except importlib.metadata.PackageNotFoundError:
+        version = getattr(sys.modules.get(top), "__version__", None)
+    if version is not None:
+        return f"{top} {version}"
+    return f"{top} {hash_of([Path(file)], Path(file).parent)}" if file else top
+
+
+def _is_under(file: str | None, folder: Path) -> bool:
+    return file is not None and Path(file).resolve().is_relative_to(folder.resolve())
+
+
+# NOTE [what may be captured]: a CUDA graph repeats a step with the numbers that Python had when it was recorded. An optimizer
+# that counts its steps in Python would go on with one count for ever, and nothing would say so. So only those are recorded
+# that are known to keep all that changes in tensors.
+_TORCHS = ("Adadelta", "Adam", "Adamax", "AdamW", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
+_COUNTED_IN_TENSORS = {getattr(torch.optim, name) for name in _TORCHS} | {recipe.make for recipe in TRAINED.values()}
+
+
+def may_be_captured(optimizer: Any) -> bool:
+    """Whether an optimizer's steps can be recorded once and replayed."""
+    return type(optimizer) in _COUNTED_IN_TENSORS
+
+
+def made_still(optimizer: Any) -> Any:
+    """The same optimizer, whose steps do nothing: for the value before training of a loop that is not the lab's."""
+
+    def step(self: Any, closure: Any = None, *_: Any, **__: Any) -> Any:
+        if closure is None:
+            return None
+        with torch.enable_grad():
+            return closure()
+
+    try:
+        # By its class: schedulers and trainers look at the method of the class, and wrap it.
+        optimizer.__class__ = type(f"Still{type(optimizer).__name__}", (type(optimizer),), {"step": step})
+    except TypeError:
+        optimizer.step = MethodType(step, optimizer)
+    return optimizer

@@ -1,0 +1,303 @@
+"""A study from its file to its answer: check everything, run what is missing, give the verdict."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..commands import checkpoint_folder
+from ..errors import LabError
+from ..ledger import Ledger
+from ..run.coordinator import Event, Rounds, run_jobs
+from ..run.executors import open_executor
+from ..run.results import Result
+from ..run.results import provenance as origin_of
+from ..run.spec import content_hash
+from ..run.worker import Failure, Job, perform
+from ..words import default_device
+from .answer import Answer, Run
+from .file import Study, read
+from .gather import answer_of, known_runs, run_of
+from .guard import guarded
+from .loading import begin_session, hash_of, python_files
+from .optimizers import Maker, maker_of
+from .plan import Queue, StudyPlan, completed, surroundings
+from .task import BuiltInTask, StudyTask, load_task
+from .work import REHEARSAL, WORK
+
+LEDGER = "study.db"  # beside the study's file
+PAGE = "report.html"
+_AROUND, _VERDICT = "study:around:", "study:verdict:"  # documents of a ledger
+
+OnEvent = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A study of which everything has been found and can be run."""
+
+    plan: StudyPlan
+    device: str
+
+
+def prepare(path: str | Path, device: str = "auto") -> Prepared:
+    """Read a study and all that it names; what is wrong is told in one line, and nothing is written."""
+    study = read(path)
+    where = default_device(device)
+    session = uuid.uuid4().hex
+    with guarded():
+        begin_session(study.folder, session)
+        task = _task_of(study)
+        makers = {name: _maker(study, name) for name in study.arms}
+        study = completed(study, task)
+        try:
+            around = surroundings(study, task, makers, where)
+        except LabError as error:
+            raise study.error(f"task: {error}") from None
+    return Prepared(StudyPlan(study, around, session), where)
+
+
+def _task_of(study: Study) -> StudyTask:
+    try:
+        return load_task(study.task, study.folder, study.settings)
+    except LabError as error:
+        raise study.error(f"task: {error}") from None
+
+
+def _maker(study: Study, name: str) -> Maker:
+    arm = study.arms[name]
+    try:
+        maker = maker_of(arm.optimizer, study.folder)
+        maker.require([*arm.fixed, *arm.search])
+        maker.try_values({**arm.fixed, **{option: axis.value(0.5) for option, axis in arm.search.items()}})
+    except LabError as error:
+        raise study.error(f"arms.{name}.optimizer: {error}") from None
+    return maker
+
+
+def ledger_of(study: Study, ledger: str | Path | None) -> Path:
+    """The ledger's file: beside the study's where none is given."""
+    return study.folder / LEDGER if ledger is None else Path(ledger)
+
+
+def run(
+    path: str | Path,
+    *,
+    ledger: str | Path | None = None,
+    workers: int | None = None,
+    executor: str = "local",
+    options: Mapping[str, Any] | None = None,
+    device: str = "auto",
+    minutes: float | None = None,
+    trial_timeout: float | None = None,
+    retry: bool = False,
+    on_event: OnEvent | None = None,
+) -> Answer:
+    """Run what a study still needs, and give its answer.
+
+    Args:
+        path: of the study's file.
+        ledger: the file that keeps every run (``study.db`` beside the study's file).
+        workers: processes; one per core by default, one on a GPU.
+        executor: ``"local"``, ``"inline"``, ``"dask"`` or ``"slurm"``; ``options`` are its own.
+        device: ``"cpu"``, ``"cuda"``, ... (``"auto"``: the GPU if there is one).
+        minutes: begin no replicate that would not be whole by then.
+        trial_timeout: end runs that take longer (seconds); they have failed.
+        retry: run those that failed once more.
+        on_event: is told of everything that happens.
+    """
+    if minutes is not None and not minutes > 0:
+        raise LabError(f"Invalid minutes: {minutes!r}, expected a number above 0")
+    prepared = prepare(path, device)
+    plan, study = prepared.plan, prepared.plan.study
+    file = ledger_of(study, ledger)
+    with Ledger.open(file, write=True, create=True) as book:
+        book.put_document(_AROUND + study.path.name, json.dumps(dict(plan.around)))
+        runs = known_runs(book)
+        if retry:
+            runs = {key: run for key, run in runs.items() if not run.failed}
+        queue = Queue(plan, runs, None if minutes is None else 60 * minutes)
+        rounds = Rounds(sum(plan.remaining(number, runs) for number in range(1, study.replicates + 1)))
+
+        def on_each(event: Event) -> None:
+            if event.trial is not None and event.kind in ("done", "failed"):
+                queue.add(_made(event))
+            if on_event is not None:
+                on_event(event)
+
+        outcome = run_jobs(
+            queue.more(),
+            book,
+            executor=executor,
+            workers=workers,
+            device=prepared.device,
+            checkpoints=checkpoint_folder(file) if executor == "slurm" else None,
+            on_event=on_each,
+            options=options,
+            retry_failed=retry,
+            work=WORK,
+            trial_timeout=trial_timeout,
+            rounds=rounds,
+            more=queue.more,
+            patient=False,
+        )
+        if on_event is not None:
+            on_event(Event("end", rounds.end(), text=outcome.text))
+        if outcome.interrupted:
+            raise KeyboardInterrupt
+        origin = {**origin_of(prepared.device), **_origin(plan, file)}
+        answer = answer_of(plan, queue.runs, _grown(plan, book), origin)
+        if answer.final:
+            _note_verdict(plan, book)
+    return answer
+
+
+def _made(event: Event) -> Run:
+    assert event.trial is not None
+    if event.kind == "failed" or event.result is None:
+        return run_of(event.trial.key, event.trial.seed, {}, {}, event.text)
+    return run_of(event.trial.key, event.trial.seed, event.result.summary, event.result.curves)
+
+
+def _origin(plan: StudyPlan, ledger: Path) -> dict[str, Any]:
+    return {"ledger": ledger.name, "surroundings": dict(plan.around)}
+
+
+# -- what a ledger remembers of a study --------------------------------------------------------------------------------
+
+
+def _identity(plan: StudyPlan) -> str:
+    """A study but for its number of replicates."""
+    study = plan.study
+    trials = [plan.trial(arm, dict(arm.texts), 1).key for arm in study.arms.values()]
+    asked = [[arm, list(against)] for arm, against in study.claims]
+    return content_hash([trials, asked, study.trials, study.report_seeds, study.seed, study.margin])
+
+
+def _note_verdict(plan: StudyPlan, book: Ledger) -> None:
+    name = _VERDICT + _identity(plan)
+    known = json.loads(book.document(name) or "[]")
+    if plan.study.replicates not in known:
+        book.put_document(name, json.dumps([*known, plan.study.replicates]))
+
+
+def _grown(plan: StudyPlan, book: Ledger) -> list[str]:
+    known = json.loads(book.document(_VERDICT + _identity(plan)) or "[]")
+    fewer = [count for count in known if count < plan.study.replicates]
+    if not fewer:
+        return []
+    return [
+        f"The file asked for {min(fewer)} replicates when there was a verdict, and asks for {plan.study.replicates} now. "
+        "To add replicates after a look finds differences that are not there about twice as often as the 5 % that are said."
+    ]
+
+
+# -- reading and checking ----------------------------------------------------------------------------------------------
+
+
+def report(path: str | Path, *, ledger: str | Path | None = None) -> Answer:
+    """The answer of what has been run, with the versions and the device that it was run with."""
+    study = read(path)
+    task = BuiltInTask(study.task, study.settings) if not study.task_is_file else None
+    study = study if task is None else completed(study, task)
+    file = ledger_of(study, ledger)
+    if not file.exists():
+        raise study.error(f"there is no ledger {file.name} yet; `critgrad study run` makes its runs")
+    with Ledger.open(file) as book:
+        text = book.document(_AROUND + study.path.name)
+        if text is None:
+            raise study.error(f"the ledger {file.name} has no runs of it; `critgrad study run` makes them")
+        around = json.loads(text)
+        plan = StudyPlan(study, around)
+        notes = _grown(plan, book)
+        if around["code"] and around["code"] != hash_of(python_files(study.folder), study.folder):
+            notes.append("The Python files have changed since these runs were made.")
+        rows = known_runs(book)
+        machine = _machine(book)
+    return answer_of(plan, rows, notes, {**machine, **_origin(plan, file)})
+
+
+def _machine(book: Ledger) -> dict[str, Any]:
+    """Where the last run of a ledger was made."""
+    keys = book.keys()
+    row = book.row(keys[-1]) if keys else None
+    return {} if row is None else dict(row.provenance)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What ``check`` has found: seconds of a run by arm, the runs to make, and what can be said of the plan."""
+
+    study: Study
+    device: str
+    seconds: Mapping[str, float]
+    known: int
+    remaining: int
+    replicates: int  # that are whole
+    lines: tuple[str, ...]
+    total_seconds: float  # of all runs that are to be made, one after the other
+
+
+def check(path: str | Path, *, ledger: str | Path | None = None, device: str = "auto") -> Checked:
+    """Find what is wrong, and see how long a run takes; nothing is written."""
+    from .verdict import plan_lines
+
+    prepared = prepare(path, device)
+    plan, study = prepared.plan, prepared.plan.study
+    seconds = _rehearse(prepared)
+    runs: dict[str, Run] = {}
+    file = ledger_of(study, ledger)
+    if file.exists():
+        with Ledger.open(file) as book:
+            runs = known_runs(book)
+    numbers = range(1, study.replicates + 1)
+    left = {number: plan.remaining(number, runs) for number in numbers}
+    whole = sum(not count for count in left.values())
+    arms = answer_of(plan, runs).arms if whole else {}
+    by_arm = {name: sum(seconds[name] for number in numbers for _ in _left(plan, name, number, runs)) for name in seconds}
+    total = sum(left.values())
+    return Checked(
+        study,
+        prepared.device,
+        seconds,
+        sum(key in runs for key in _search_keys(plan)),
+        total,
+        whole,
+        tuple(plan_lines(arms, study.claims, study.direction, study.replicates)),
+        sum(by_arm.values()),
+    )
+
+
+def _search_keys(plan: StudyPlan) -> set[str]:
+    numbers = range(1, plan.study.replicates + 1)
+    return {trial.key for number in numbers for arm in plan.study.arms for _, trial in plan.searched(arm, number)}
+
+
+def _left(plan: StudyPlan, arm: str, number: int, runs: Mapping[str, Run]) -> Sequence[int]:
+    wanted = [purpose for name, purpose, _ in plan.wanted(number, runs) if name == arm]
+    return range(len(wanted) + (plan.study.report_seeds if "search" in wanted else 0))
+
+
+def _rehearse(prepared: Prepared) -> dict[str, float]:
+    """Seconds that a run of each arm takes, by a few steps in a worker: what goes wrong there is told."""
+    plan, study = prepared.plan, prepared.plan.study
+    out: dict[str, float] = {}
+    executor = open_executor("local", workers=1, device=prepared.device)
+    try:
+        for name, arm in study.arms.items():
+            searched = plan.searched(name, 1)
+            trial = searched[0][1] if searched else plan.trial(arm, {}, 1)
+            found = executor.submit(perform, Job((trial,), prepared.device, work=REHEARSAL)).result()[0]
+            if isinstance(found, Failure):
+                raise study.error(f"arms.{name} fails at its first steps: {found.error}")
+            assert isinstance(found, Result)
+            out[name] = float(found.summary["run_seconds"])
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)
+    return out

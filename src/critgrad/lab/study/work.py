@@ -1,0 +1,103 @@
+"""What a worker does with the runs of a study. Whatever somebody's code does in one, the next one starts as if it were the first."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..run.results import Result
+from ..run.spec import StudyTrial, Trial
+from ..run.worker import Failure
+from .file import Schedule
+from .guard import guarded
+from .loading import begin_session, place_of, use_folder
+from .optimizers import Maker, maker_of
+from .task import Order, StudyTask, load_task
+
+WORK = "critgrad.lab.study.work:work"
+REHEARSAL = "critgrad.lab.study.work:rehearse"
+SET = "set."  # before the names of a built-in task's settings, among those of the run
+
+_device = torch.device("cpu")
+
+
+def device() -> torch.device:
+    """Where the run that is being made belongs: for tasks that are whole loops."""
+    return _device
+
+
+def work(trials: Sequence[Trial], device: str = "cpu", checkpoint_dir: Path | None = None) -> list[Result | Failure]:
+    """Run trials of a study, one after the other."""
+    return [_guarded(trial, device, lambda task, order: task.run(order)) for trial in trials]
+
+
+def rehearse(trials: Sequence[Trial], device: str = "cpu", checkpoint_dir: Path | None = None) -> list[Result | Failure]:
+    """See how long runs would take."""
+
+    def run(task: StudyTask, order: Order) -> Result:
+        return Result(summary={"run_seconds": task.rehearse(order)})
+
+    return [_guarded(trial, device, run) for trial in trials]
+
+
+def _guarded(trial: Trial, device: str, run: Callable[[StudyTask, Order], Result]) -> Result | Failure:
+    global _device
+    assert isinstance(trial, StudyTrial)
+    folder = Path(trial.folder)
+    with guarded() as said:
+        _device = torch.device(device)
+        torch.set_float32_matmul_precision(trial.settings.get("precision", "highest"))
+        os.chdir(folder)
+        use_folder(folder)
+        try:
+            if begin_session(folder, trial.session):
+                _task.cache_clear()
+                _maker.cache_clear()
+            return run(*_order(trial, folder, device))
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            return _failure(error, folder, said())
+
+
+def _order(trial: StudyTrial, folder: Path, device: str) -> tuple[StudyTask, Order]:
+    settings = trial.settings
+    own = tuple(
+        (name.removeprefix(SET), tuple(value) if isinstance(value, list) else value)
+        for name, value in settings.items()
+        if name.startswith(SET)
+    )
+    kind, _, warmup = settings.get("schedule", "constant 0").partition(" ")
+    order = Order(
+        _maker(trial.optimizer, folder),
+        trial.hyper,
+        trial.seed,
+        settings["epochs"],
+        settings["direction"],
+        device,
+        Schedule(kind, float(warmup)),
+        bool(settings.get("still", False)),
+    )
+    return _task(trial.task, folder, own), order
+
+
+@lru_cache(maxsize=8)
+def _task(task: str, folder: Path, settings: tuple[tuple[str, Any], ...]) -> StudyTask:
+    return load_task(task, folder, dict(settings))
+
+
+@lru_cache(maxsize=64)
+def _maker(text: str, folder: Path) -> Maker:
+    return maker_of(text, folder)
+
+
+def _failure(error: BaseException, folder: Path, said: str) -> Failure:
+    """The traceback, what was printed last, and in the last line what was raised and where."""
+    trace = "".join(traceback.format_exception(error)).rstrip()
+    printed = f"\nprinted last:\n{said.rstrip()}" if said.strip() else ""
+    text = " ".join(str(error).split())
+    return Failure(f"{trace}{printed}\n{type(error).__name__}: {text}{place_of(error, folder)}")
