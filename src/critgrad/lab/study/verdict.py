@@ -132,7 +132,7 @@ def _of_arm(arm: Arm, numbers: frozenset[int]) -> Iterator[str]:
     reasons = [r.untrained for r in arm.replicates if r.number in numbers and r.untrained]
     if reasons:
         why = ", ".join(dict.fromkeys(reasons))
-        yield f"{arm.name}: {len(reasons)} of {n} replicates count as untrained ({why})"
+        yield f"{arm.name}: {len(reasons)} of {n} replicates have runs that count as untrained ({why})"
     for option, count in arm.near_end.items():
         if count > OFTEN * len(arm.replicates):
             yield f"{arm.name}: {option} chosen near an end of its range in {count} of {len(arm.replicates)} replicates"
