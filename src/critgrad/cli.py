@@ -19,6 +19,7 @@ RUN, LOOK, READ, KNOW = "Run experiments", "Look at a ledger", "Analyse and read
 COMMANDS: dict[str, dict[str, str]] = {
     RUN: {
         "compare": "Each base optimizer, its memory twins (_C adds, _F damps) and controls: which differences are real?",
+        "study": "Your optimizer or mine, on your task: tune both alike, replicate the whole, and get a verdict.",
         "train": "Train once; checkpointed each epoch, resumable, written to the ledger.",
         "sweep": "Run a whole track; what the ledger has is not run again, so a killed sweep goes on with the same "
         "command.",
@@ -49,6 +50,12 @@ DATA = {
     "check": "Look for every file, and compare its sha256; fails where one is corrupt, or missing of the NAME asked for.",
     "fetch": "Download what is missing, where a download exists.",
     "prepare": "Write one compact npz, all that a machine without the raw files needs (in CRITGRAD_DATA).",
+}
+STUDY = {
+    "new": "Write study.toml and task.py, commented, that run as they are in under a minute.",
+    "check": "Find what is wrong, see how long it takes and what it can find; nothing is written.",
+    "run": "Run what is missing, give the verdict and write report.html; goes on after any kill.",
+    "report": "Give the verdict of what has been run, and write report.html again.",
 }
 # Earlier names: they work for one release more, and say what they are called now.
 RENAMED = {"prepare": "data prepare"}
@@ -92,6 +99,9 @@ def parser() -> ArgumentParser:
     of_data = made["data"].add_subparsers(dest="what", metavar="COMMAND", required=True)
     for name, text in DATA.items():
         _data(of_data.add_parser(name, help=text, description=text, allow_abbrev=False), name)
+    of_study = made["study"].add_subparsers(dest="what", metavar="COMMAND", required=True)
+    for name, text in STUDY.items():
+        _study(of_study.add_parser(name, help=text, description=text, allow_abbrev=False), name)
     for name, new in RENAMED.items():
         _data(commands.add_parser(name, description=f"The same as {new}.", allow_abbrev=False), "prepare")
     return top
@@ -128,8 +138,7 @@ def _budget(p: ArgumentParser) -> None:
     )
 
 
-def _jobs(p: ArgumentParser) -> None:
-    """Where and how runs are made."""
+def _executor(p: ArgumentParser) -> None:
     p.add_argument("--executor", default="local", help="local, inline (this process, good for banks), dask or slurm")
     p.add_argument(
         "--executor-opt",
@@ -138,6 +147,11 @@ def _jobs(p: ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="of the executor (address=tcp://..., partition=gpu); may be repeated",
     )
+
+
+def _jobs(p: ArgumentParser) -> None:
+    """Where and how runs are made."""
+    _executor(p)
     _workers(p)
     _bank(p)
     _budget(p)
@@ -338,6 +352,24 @@ def _data(p: ArgumentParser, name: str) -> None:
         p.add_argument("--out", type=Path, help="file to write; by default among the data")
 
 
+def _study(p: ArgumentParser, name: str) -> None:
+    if name == "new":
+        p.add_argument("folder", type=Path, nargs="?", default=Path("."), help="where to write them (here)")
+        return
+    p.add_argument("file", type=Path, help="study.toml")
+    p.add_argument("--ledger", type=Path, help="the file that holds every run (study.db beside FILE)")
+    if name != "check":
+        p.add_argument("--json", type=Path, metavar="FILE", help="write the answer there, too")
+    if name != "report":
+        _device(p)
+        _workers(p)
+    if name == "run":
+        _executor(p)
+        p.add_argument("--minutes", type=float, help="begin no replicate that would not be whole by then")
+        _timeout(p)
+        p.add_argument("--retry", action="store_true", help="run what failed or took too long once more")
+
+
 _OPTIONS: dict[str, Callable[[ArgumentParser], None]] = {
     **{"compare": _compare, "train": _train, "sweep": _sweep, "search": _search, "batch": _batch},
     **{"status": _ledger, "best": _best, "merge": _merge, "export": _export},
@@ -374,6 +406,10 @@ def _run(args: Namespace) -> int:
             "fetch": lab.data_fetch,
             "prepare": lab.data_prepare,
         }[args.what](args)
+    if args.command == "study":
+        from critgrad.lab.study import commands as study
+
+        return {"new": study.new, "check": study.check, "run": study.run, "report": study.report}[args.what](args)
     if args.command == "merge":
         from critgrad.paper.commands import name_commits
 

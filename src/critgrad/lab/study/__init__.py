@@ -9,7 +9,7 @@
 
 from .answer import Answer, Arm, Claim, Replicate, Run
 from .file import StudyError
-from .run import check, report, run
+from .runner import check, report, run
 from .work import device
 
 __all__ = ["Answer", "Arm", "Claim", "Replicate", "Run", "StudyError", "check", "device", "report", "run"]

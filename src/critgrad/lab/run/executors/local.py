@@ -19,7 +19,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import BrokenExecutor, Future
 from dataclasses import dataclass, field
 from multiprocessing import connection, get_context, parent_process, resource_tracker
@@ -154,7 +154,8 @@ class LocalPool(JobExecutor):
         process = self._context.Process(
             target=_serve, args=(theirs, os.getpid(), environment), name="critgrad-worker", daemon=True
         )
-        process.start()
+        with _without_main():
+            process.start()
         theirs.close()  # so that the worker's death closes its end for good
         worker = _Worker(process, ours)
         self._workers.append(worker)
@@ -271,6 +272,22 @@ class LocalPool(JobExecutor):
         self._workers.clear()
         if self._service is not None:
             self._service.stop()
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """Start a process that does not run the caller's script once more: a worker needs nothing of it, and a script that
+    calls the lab without ``if __name__ == "__main__"`` would start workers in its workers.
+    """
+    main = sys.modules["__main__"]
+    kept = {name: getattr(main, name) for name in ("__file__", "__spec__") if getattr(main, name, None) is not None}
+    for name in kept:
+        setattr(main, name, None)
+    try:
+        yield
+    finally:
+        for name, value in kept.items():
+            setattr(main, name, value)
 
 
 def open_local(workers: int | None, device: str, options: Mapping[str, Any]) -> JobExecutor:
