@@ -123,12 +123,11 @@ def test_a_far_replicate_stands_at_the_edge_and_does_not_squeeze_the_others(made
     assert "beyond the axis" not in made("one_claim")[1].read_text().split("<figcaption>")[0]
 
 
-def test_the_scale_of_values_ends_at_no_training_and_is_logarithmic_where_they_span_much(made):
-    found = made("one_claim")[0]
-    scale = value_scale([0.3, 0.5, 400.0], found, 0.0, 1.0)
-    assert 1.0 < scale.high < 1.2
-    assert value_scale([0.001, 0.9], found, 0.0, 1.0).log
-    assert not value_scale([0.3, 0.9], found, 0.0, 1.0).log
+def test_the_scale_of_values_does_not_reach_for_the_worst_and_is_logarithmic_where_they_span_much():
+    assert 1.0 < value_scale([0.3, 0.5, 400.0], 0.0, 1.0, worst=1.0).high < 1.2
+    assert -0.1 < value_scale([-400.0, 0.3, 0.5], 0.0, 1.0, worst=0.0, direction="max").low < 0.0
+    assert value_scale([0.001, 0.9], 0.0, 1.0).log
+    assert not value_scale([0.3, 0.9], 0.0, 1.0).log
 
 
 # -- in a browser ------------------------------------------------------------------------------------------------------

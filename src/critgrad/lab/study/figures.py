@@ -19,6 +19,7 @@ _WIDE_LEFT, _LEFT, _RIGHT = 16.0, 52.0, 14.0
 _ROW = 74.0
 _SEPARATE = 8.0  # times: claims whose differences are so unlike in size have an axis each
 _FAR = 5.0  # times the third quartile of the sizes: a difference beyond stands at the edge, as an arrow
+_TIMES_MEDIAN = 4.0  # trials so many times further from the best than the median one are crosses at the edge
 _DECADES = 1.3  # a positive value that spans more is drawn on a logarithmic scale
 
 LOOKS = 7  # colours of arms, "a0" to "a6" in the style sheet; lines have a dash of their own, too
@@ -111,21 +112,28 @@ def _range_words(claim: Claim) -> str:
 # -- values: trials and curves ----------------------------------------------------------------------------------------
 
 
-def value_scale(values: Iterable[float], answer: Answer, start: float, end: float) -> Scale:
-    """A scale for values of the task. The worst that it shows is the value before training: beyond lies what failed."""
+def value_scale(
+    values: Iterable[float], start: float, end: float, worst: float = math.nan, direction: str = "min"
+) -> Scale:
+    """A scale for values of the task. Where ``worst`` is a number, what lies beyond it is not reached for."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return Scale(0.0, 1.0, start, end)
     low, high = min(finite), max(finite)
-    if answer.direction == "min" and low < answer.initial < high:
-        high = answer.initial
-    if answer.direction == "max" and low < answer.initial < high:
-        low = answer.initial
+    if low < worst < high:
+        low, high = (low, worst) if direction == "min" else (worst, high)
     if low > 0 and math.log10(high / low) > _DECADES:
         pad = (high / low) ** 0.05
         return Scale(low / pad, high * pad, start, end, log=True)
     pad = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
     return Scale(low - pad, high + pad, start, end)
+
+
+def _worst_shown(answer: Answer, values: Sequence[float]) -> float:
+    """So far the trials' scale reaches. Not the value before training: that is one of the test data."""
+    finite = [value for value in values if math.isfinite(value)]
+    best = (min if answer.direction == "min" else max)(finite, default=math.nan)
+    return best + _TIMES_MEDIAN * (float(np.median(finite)) - best) if finite else math.nan
 
 
 def searched_option(arm: Arm) -> str | None:
@@ -137,7 +145,7 @@ def trial_panels(answer: Answer) -> list[tuple[str, str]]:
     """For every arm its name and validation value against its learning rate, all on one scale of values."""
     shown = [run.valid for arm in answer.arms.values() for run in _drawn_runs(arm)]
     bottom = 186.0
-    scale = value_scale(shown, answer, bottom, 12.0)
+    scale = value_scale(shown, bottom, 12.0, _worst_shown(answer, shown), answer.direction)
     return [(name, _panel(arm, index, answer, scale, bottom)) for index, (name, arm) in enumerate(answer.arms.items())]
 
 
@@ -215,7 +223,7 @@ def curves(answer: Answer) -> str:
     medians = [float(value) for found in made.values() for value in found[1]]
     frame = Frame(WIDE, 320.0, "Learning curves: validation value by epoch")
     top, bottom, left, right = 10.0, 272.0, _LEFT, WIDE - _RIGHT
-    scale = value_scale(medians, answer, bottom, top)
+    scale = value_scale(medians, bottom, top)
     epochs = max((found.shape[1] for found in made.values()), default=1)
     across = Scale(1, max(epochs, 2), left + 8, right - 8)
     frame.y_axis(scale, left, right, 6)

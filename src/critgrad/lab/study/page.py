@@ -149,7 +149,7 @@ _DIFFERENCES = (
 )
 _TRIALS = (
     "Validation value of every trial, all arms on one scale. Full dots: the point that a replicate chose. Crosses: failed, or "
-    "worse than no training. Dashed: the value before training."
+    "beyond the scale. Dashed: the test value before training."
 )
 _CURVES = "Validation value after each epoch: median and quartiles of the report runs."
 
@@ -304,13 +304,15 @@ def _provenance(facts: Mapping[str, Any]) -> str:
         if isinstance(value, str) and "\n" in value:
             texts.append(f"<h4>{html.escape(str(name))}</h4><pre>{html.escape(value.strip())}</pre>")
         else:
-            said = listed(value) if isinstance(value, Mapping) else _joined(value)
-            rows.append(f"<dt>{html.escape(str(name))}</dt><dd>{html.escape(said)}</dd>")
+            rows.append(f"<dt>{html.escape(str(name))}</dt><dd>{html.escape(_said(value))}</dd>")
     return f'<dl class="facts-list">{"".join(rows)}</dl>{"".join(texts)}'
 
 
-def _joined(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+def _said(value: Any) -> str:
+    """Whatever a fact is, on one line; what is empty is left out."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_said(item)}" for name, item in value.items() if item or item is False)
+    return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else "none" if value is None else str(value)
 
 
 def _runs(arm: Arm) -> Iterator[Run]:
