@@ -167,8 +167,6 @@ def _panel(arm: Arm, index: int, answer: Answer, scale: Scale, bottom: float) ->
             frame.line([(x, 12.0), (x, bottom)], "grid")
             frame.text(x, bottom + 15, said, "tick", "middle")
         frame.text((left + right) / 2, bottom + 32, str(option), "label", "middle")
-    if scale.low < answer.initial < scale.high:
-        frame.line([(left, scale(answer.initial)), (right, scale(answer.initial))], "before")
     good, chosen, failed = [], [], []
     for replicate in arm.replicates:
         for number, run in enumerate(replicate.trials or replicate.reports):

@@ -149,7 +149,7 @@ _DIFFERENCES = (
 )
 _TRIALS = (
     "Validation value of every trial, all arms on one scale. Full dots: the point that a replicate chose. Crosses: failed, or "
-    "beyond the scale. Dashed: the test value before training."
+    "beyond the scale."
 )
 _CURVES = "Validation value after each epoch: median and quartiles of the report runs."
 

@@ -17,8 +17,8 @@ from ..stats.signed_rank import (
     detectable,
     needed_for_better,
     needed_for_same,
-    shamos,
     signed_rank,
+    spread,
 )
 from ..stats.signflip import holm
 from ..stats.verdicts import ALPHA, seeds_needed
@@ -144,10 +144,10 @@ def _undecided(
     fewest = seeds_needed(claims)
     if planned < fewest:
         yield too_few(planned, claims)
-    spread = shamos(differences)
-    if found.n < FEWEST_FOR_SPREAD or not spread > 0:
+    width = spread(differences)
+    if found.n < FEWEST_FOR_SPREAD or not width > 0:
         return
-    effect, room = found.estimate / spread, margin / spread
+    effect, room = found.estimate / width, margin / width
     direction = "worse" if effect < 0 else "better"
     for_better, for_same = needed_for_better(effect, claims), needed_for_same(effect, room)
     beyond = f"more than {MOST}"
@@ -183,7 +183,7 @@ def plan_lines(arms: Mapping[str, Arm], asked: Asked, direction: str, planned: i
             continue
         row = _measure(arms, arm, against, direction)
         if len(row.differences) >= FEWEST_FOR_SPREAD:
-            seen = detectable(shamos(row.differences), planned, count)
+            seen = detectable(spread(row.differences), planned, count)
             lines.append(
                 f"{arm} against {named(against)}: differences from {seen:.3g} on can be expected to be seen "
                 f"(4 times in 5, with {planned} replicates; spread from the first {len(row.differences)})"
