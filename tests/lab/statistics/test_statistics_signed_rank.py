@@ -84,7 +84,7 @@ def test_one_far_value_hardly_moves_the_verdict():
     far = [*near[:-1], 1000.0]
     assert signed_rank(far).p == signed_rank(near).p == 2 / 2**8
     assert signed_rank(far).estimate == pytest.approx(1.0, abs=0.1)
-    assert sr.shamos(far) < 3 * sr.shamos(near)
+    assert sr.spread(far) < 3 * sr.spread(near)
 
 
 def test_five_differences_have_no_interval():
@@ -118,4 +118,7 @@ def test_plans_agree_with_their_power():
 @pytest.mark.parametrize("n", [3, 4, 7, 12])
 def test_the_spread_of_normal_values_is_their_standard_deviation(n):
     rng = np.random.default_rng(3)
-    assert np.mean([sr.shamos(row) for row in rng.normal(0.0, 2.0, size=(2000, n))]) == pytest.approx(2.0, rel=0.05)
+    rows = rng.normal(0.0, 2.0, size=(2000, n))
+    assert np.mean([sr.shamos(row) for row in rows]) == pytest.approx(2.0, rel=0.05)
+    # It stays below by little: a sample's own standard deviation does, and its far values are pulled in.
+    assert 0.85 * 2.0 < np.mean([sr.spread(row) for row in rows]) <= 2.0

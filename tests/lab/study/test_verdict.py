@@ -83,7 +83,7 @@ def test_an_open_claim_says_how_many_replicates_a_fresh_study_would_want():
 def test_what_counts_as_untrained_is_said_with_its_reason():
     claim = ask([-5.0] * 8, untrained={2: "failed", 5: "failed", 7: "not finite"})
     assert claim.word == "worse"
-    assert claim.remark == "mine: 3 of 8 replicates count as untrained (failed, not finite)"
+    assert claim.remark == "mine: 3 of 8 replicates have runs that count as untrained (failed, not finite)"
 
 
 def test_choices_near_an_end_are_said_from_more_than_a_third_on():

@@ -35,11 +35,13 @@ class Table:
     records: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
     title: str = ""
     folded: bool = False
+    sortable: bool = True  # by a click, where the page has the script for it
 
     def html(self) -> str:
         """The element."""
+        focus, css = (' tabindex="0"', "sortable") if self.sortable else ("", "plain")
         head = "".join(
-            f'<th scope="col" tabindex="0"{_attribute("class", self._kind(index))}{_attribute("title", hint)}>'
+            f'<th scope="col"{focus}{_attribute("class", self._kind(index))}{_attribute("title", hint)}>'
             f"{html.escape(title)}</th>"
             for index, (title, hint) in enumerate(self.heads)
         )
@@ -49,7 +51,7 @@ class Table:
         note = f'<p class="note">{more} more rows are not shown.</p>' if more > 0 else ""
         many = " many" if len(self.heads) >= MANY_COLUMNS else ""
         box = (
-            f'<div class="table-box"><table id="{self.id}" class="sortable{many}"><thead><tr>{head}</tr></thead>'
+            f'<div class="table-box"><table id="{self.id}" class="{css}{many}"><thead><tr>{head}</tr></thead>'
             f"<tbody>{body}</tbody></table></div>{note}"
         )
         title = html.escape(self.title)

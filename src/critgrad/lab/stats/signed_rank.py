@@ -27,6 +27,7 @@ _TIE = 1e-10  # of the largest difference: an average below is 0; 63.4 - 63.1 an
 ROWS = 10_000  # simulated samples behind a power, fewer of large ones
 _AT_ONCE = 1_000_000  # averages in memory
 POWER = 0.8
+_PULLED_IN = 3.0
 MOST = 100  # replicates; beyond, a plan says "more than 100"
 
 
@@ -104,6 +105,22 @@ def shamos(differences: Values) -> float:
         return math.nan
     spread = float(_median_distance(array[None])[0]) / _normal_distance(min(array.size, 40))
     return spread or float(array.std(ddof=1))
+
+
+def spread(differences: Values) -> float:
+    """The standard deviation, far values pulled in to three of Shamos's spreads: what plans are made with.
+
+    Tails as they come count, since they cost power; one value at the edge of stability does not make a plan hopeless.
+
+    >>> near = [0.9, 1.0, 1.1, 1.2, 0.8, 1.05, 0.95, 1.15]
+    >>> round(spread(near), 2), round(spread([*near, 1000.0]), 2)
+    (0.13, 0.24)
+    """
+    array = finite(differences, "differences")
+    if array.size < 2:
+        return math.nan
+    middle, reach = float(np.median(walsh_averages(array))), _PULLED_IN * shamos(array)
+    return float(array.clip(middle - reach, middle + reach).std(ddof=1))
 
 
 def _median_distance(rows: Floats) -> Floats:

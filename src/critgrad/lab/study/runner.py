@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,6 +52,7 @@ def prepare(path: str | Path, device: str = "auto") -> Prepared:
     where = default_device(device)
     session = uuid.uuid4().hex
     with guarded():
+        os.chdir(study.folder)
         begin_session(study.folder, session)
         task = _task_of(study)
         makers = {name: _maker(study, name) for name in study.arms}
@@ -294,7 +296,10 @@ def _rehearse(prepared: Prepared) -> dict[str, float]:
         for name, arm in study.arms.items():
             searched = plan.searched(name, 1)
             trial = searched[0][1] if searched else plan.trial(arm, {}, 1)
-            found = executor.submit(perform, Job((trial,), prepared.device, work=REHEARSAL)).result()[0]
+            job = Job((trial,), prepared.device, work=REHEARSAL)
+            found = executor.submit(perform, job).result()[0]
+            if not out and not plan.around["whole_loop"]:
+                found = executor.submit(perform, job).result()[0]  # the first has loaded libraries and data, too
             if isinstance(found, Failure):
                 raise study.error(f"arms.{name} fails at its first steps: {found.error}")
             assert isinstance(found, Result)

@@ -17,8 +17,8 @@ from ..stats.signed_rank import (
     detectable,
     needed_for_better,
     needed_for_same,
-    shamos,
     signed_rank,
+    spread,
 )
 from ..stats.signflip import holm
 from ..stats.verdicts import ALPHA, seeds_needed
@@ -132,7 +132,7 @@ def _of_arm(arm: Arm, numbers: frozenset[int]) -> Iterator[str]:
     reasons = [r.untrained for r in arm.replicates if r.number in numbers and r.untrained]
     if reasons:
         why = ", ".join(dict.fromkeys(reasons))
-        yield f"{arm.name}: {len(reasons)} of {n} replicates count as untrained ({why})"
+        yield f"{arm.name}: {len(reasons)} of {n} replicates have runs that count as untrained ({why})"
     for option, count in arm.near_end.items():
         if count > OFTEN * len(arm.replicates):
             yield f"{arm.name}: {option} chosen near an end of its range in {count} of {len(arm.replicates)} replicates"
@@ -144,10 +144,10 @@ def _undecided(
     fewest = seeds_needed(claims)
     if planned < fewest:
         yield too_few(planned, claims)
-    spread = shamos(differences)
-    if found.n < FEWEST_FOR_SPREAD or not spread > 0:
+    width = spread(differences)
+    if found.n < FEWEST_FOR_SPREAD or not width > 0:
         return
-    effect, room = found.estimate / spread, margin / spread
+    effect, room = found.estimate / width, margin / width
     direction = "worse" if effect < 0 else "better"
     for_better, for_same = needed_for_better(effect, claims), needed_for_same(effect, room)
     beyond = f"more than {MOST}"
@@ -183,9 +183,9 @@ def plan_lines(arms: Mapping[str, Arm], asked: Asked, direction: str, planned: i
             continue
         row = _measure(arms, arm, against, direction)
         if len(row.differences) >= FEWEST_FOR_SPREAD:
-            seen = detectable(shamos(row.differences), planned, count)
+            seen = detectable(spread(row.differences), planned, count)
             lines.append(
-                f"{arm} against {_named(against)}: differences from {seen:.3g} on can be expected to be seen "
+                f"{arm} against {named(against)}: differences from {seen:.3g} on can be expected to be seen "
                 f"(4 times in 5, with {planned} replicates; spread from the first {len(row.differences)})"
             )
     return tuple(lines)
@@ -201,7 +201,7 @@ def sentence(claim: Claim, trials: int = 0) -> str:
     >>> sentence(claim, 8)
     'free is better than adamw by 0.0121 ± 0.0041 (10 replicates, 8 trials each)'
     """
-    rival = _named(claim.against)
+    rival = named(claim.against)
     if not claim.replicates:
         return f"{claim.arm} against {rival}: no replicate is whole yet"
     ends = (claim.difference, claim.low, claim.high)
@@ -220,5 +220,6 @@ def sentence(claim: Claim, trials: int = 0) -> str:
     return f"{said[:-1]}; {counts})" if said.endswith(")") else f"{said} ({counts})"
 
 
-def _named(against: tuple[str, ...]) -> str:
+def named(against: tuple[str, ...]) -> str:
+    """The other side of a claim: an arm, or "the best of" several."""
     return against[0] if len(against) == 1 else f"the best of {', '.join(against[:-1])} and {against[-1]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import traceback
 from collections.abc import Callable, Sequence
@@ -59,11 +60,12 @@ def _guarded(trial: Trial, device: str, run: Callable[[StudyTask, Order], Result
         os.chdir(folder)
         use_folder(folder)
         try:
-            if begin_session(folder, trial.session):
-                _task.cache_clear()
-                _maker.cache_clear()
+            begin_session(folder, trial.session)
             return run(*_order(trial, folder, device))
         except (Exception, SystemExit, KeyboardInterrupt) as error:
+            # In a worker no Ctrl-C arrives: there the code itself has raised it.
+            if isinstance(error, KeyboardInterrupt) and multiprocessing.parent_process() is None:
+                raise
             return _failure(error, folder, said())
 
 
@@ -76,7 +78,7 @@ def _order(trial: StudyTrial, folder: Path, device: str) -> tuple[StudyTask, Ord
     )
     kind, _, warmup = settings.get("schedule", "constant 0").partition(" ")
     order = Order(
-        _maker(trial.optimizer, folder),
+        _maker(trial.optimizer, folder, trial.session),
         trial.hyper,
         trial.seed,
         settings["epochs"],
@@ -85,16 +87,16 @@ def _order(trial: StudyTrial, folder: Path, device: str) -> tuple[StudyTask, Ord
         Schedule(kind, float(warmup)),
         bool(settings.get("still", False)),
     )
-    return _task(trial.task, folder, own), order
+    return _task(trial.task, folder, own, trial.session), order
 
 
 @lru_cache(maxsize=8)
-def _task(task: str, folder: Path, settings: tuple[tuple[str, Any], ...]) -> StudyTask:
+def _task(task: str, folder: Path, settings: tuple[tuple[str, Any], ...], session: str) -> StudyTask:
     return load_task(task, folder, dict(settings))
 
 
 @lru_cache(maxsize=64)
-def _maker(text: str, folder: Path) -> Maker:
+def _maker(text: str, folder: Path, session: str) -> Maker:
     return maker_of(text, folder)
 
 
