@@ -152,14 +152,16 @@ def main() -> None:
         print(line(done), flush=True)
 
     print("alone, the first of each task to warm up:", flush=True)
-    for work in (work for task in tasks for work in warmed_up(task, args.device)):
-        if time.monotonic() < end - 0.5 * args.seconds:
-            keep(ran(work))
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Pool(1) as pool:  # gone before the others come: a context outside of MPS would be in their way
+        for work in (work for task in tasks for work in warmed_up(task, args.device)):
+            if time.monotonic() < end - 0.5 * args.seconds:
+                keep(pool.apply(ran, (work,)))
     found.clear()
     service = service_for(args.processes, args.device)
     os.environ |= {} if service is None else service.environment
     print(f"{args.processes} side by side, {'with' if service else 'without'} MPS:", flush=True)
-    with multiprocessing.get_context("spawn").Pool(args.processes) as pool:
+    with spawn.Pool(args.processes) as pool:
         try:
             for task in tasks:
                 lowest = IMAGES if "resnet" in task else {arm: low for arm, (_, _, low) in ARMS.items()}
