@@ -125,7 +125,8 @@ def _print_long(task: Task) -> None:
     variants = "; ".join(f"@{name}: {_pairs(_changes(task, values))}" for name, values in task.variants.items())
     lines = [
         f"data {task.dataset}; metric {task.metric.name}; batch {task.batch_size}; epochs {task.epochs}; "
-        f"clip {clip}; weight decay {task.weight_decay:g}; engines single{' and bank' if task.bankable else ''}",
+        f"clip {clip}; weight decay {task.weight_decay:g}{' on matrices' if task.decay_matrices_only else ''}; "
+        f"schedule {task.schedule}, warmup {task.warmup:g}; engines single{' and bank' if task.bankable else ''}",
         f"options: {_pairs(task.options)}",
     ]
     lines += [f"variants: {variants}"] if variants else []
