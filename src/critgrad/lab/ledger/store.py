@@ -280,8 +280,8 @@ class Ledger:
     ) -> list[Row]:
         """The runs that match every value given, in the order in which they were added; ``status=None``: failed ones, too.
 
-        ``track``, ``purpose``, ``arm`` and ``family`` must match within one role of the run. Runs of another ``schema`` are left
-        out: of specifications whose meaning has changed since, and of studies.
+        ``track``, ``purpose``, ``arm`` and ``family`` must match within one role of the run. Runs of another ``schema`` are
+        left out: of specifications whose meaning has changed since, and of studies.
         """
         conditions, values = ["specs.schema = ?"], [schema]
         given: dict[str, Any] = {

@@ -1,10 +1,6 @@
 """Studies: is one optimizer better than another on a task, if both are tuned alike? Anyone's optimizer, anyone's task.
 
-    from critgrad.lab import study
-
-    answer = study.run("study.toml", workers=2)
-    for claim in answer.claims:
-        print(claim.arm, claim.word, claim.against, claim.difference)
+``answer = study.run("study.toml", workers=2)`` runs what is missing; ``answer.claims`` have the verdicts.
 """
 
 from .answer import Answer, Arm, Claim, Replicate, Run

@@ -1,4 +1,4 @@
-"""A study's file: read, checked key by key, and turned into plain values. Everything wrong is one line that says what is allowed."""
+"""A study's file: read, checked key by key, and made plain values. What is wrong is one line that says what is allowed."""
 
 from __future__ import annotations
 
@@ -123,6 +123,10 @@ def _table(value: Any) -> bool:
     return isinstance(value, dict)
 
 
+def _tables(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_table, value))
+
+
 def _names(value: Any) -> bool:
     return _text(value) or (isinstance(value, list) and bool(value) and all(map(_text, value)))
 
@@ -142,7 +146,7 @@ _TOP = {
     "schedule": _Key(_table, "a table with kind and warmup", {}),
     "settings": _Key(_table, "a table with settings of a built-in task", {}),
     "arms": _Key(lambda value: _table(value) and len(value) > 1, "two or more tables [arms.NAME]"),
-    "claims": _Key(lambda value: isinstance(value, list) and all(map(_table, value)) and value, "tables [[claims]]", []),
+    "claims": _Key(_tables, "tables [[claims]]", []),
 }
 _ARM = {
     "optimizer": _Key(_text, "'module:name', 'file.py:name', or a name of `critgrad optimizers`"),
@@ -210,7 +214,9 @@ def _load(path: Path) -> tuple[str, dict[str, Any]]:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise StudyError(f"{path.name}: there is no such file in {path.parent}; `critgrad study new` writes one") from None
+        raise StudyError(
+            f"{path.name}: there is no such file in {path.parent}; `critgrad study new` writes one"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise StudyError(f"{path.name}: cannot be read: {error}") from None
     try:
@@ -249,7 +255,9 @@ def _arm(name: str, value: Any, bad: _Bad) -> ArmFile:
     fixed = _flat(values["fixed"], f"{where}fixed.", bad)
     for option, given in fixed.items():
         if not _plain(given):
-            raise bad(f"{where}fixed.{option} is {_shown(given)}, expected a finite number, a text, true, false or a list")
+            raise bad(
+                f"{where}fixed.{option} is {_shown(given)}, expected a finite number, a text, true, false or a list"
+            )
     texts = _flat(values["search"], f"{where}search.", bad)
     search = {}
     for option, text in texts.items():
@@ -269,7 +277,9 @@ def _flat(table: Mapping[str, Any], where: str, bad: _Bad) -> dict[str, Any]:
     """A table whose dotted names TOML may have read as tables: ``{"betas": {"0": ...}}`` is ``{"betas.0": ...}``."""
     out: dict[str, Any] = {}
     for name, value in table.items():
-        out |= {f"{name}.{place}": inner for place, inner in value.items()} if isinstance(value, dict) else {name: value}
+        out |= (
+            {f"{name}.{place}": inner for place, inner in value.items()} if isinstance(value, dict) else {name: value}
+        )
     for name in out:
         option, dot, place = name.partition(".")
         if not option.isidentifier() or (dot and not place.isdecimal()):
@@ -289,5 +299,7 @@ def _claim(arm: str, against: Any, arms: Mapping[str, ArmFile], bad: _Bad) -> tu
         if name not in arms:
             raise bad(f"a claim is about the arm {name!r}, expected one of {', '.join(arms)}")
     if arm in rivals or len(set(rivals)) < len(rivals):
-        raise bad(f"a claim sets {arm!r} against {', '.join(map(repr, rivals))}, expected other arms, each of them once")
+        raise bad(
+            f"a claim sets {arm!r} against {', '.join(map(repr, rivals))}, expected other arms, each of them once"
+        )
     return arm, rivals

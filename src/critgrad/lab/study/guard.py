@@ -14,6 +14,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,12 +47,11 @@ def guarded() -> Iterator[Callable[[], str]]:
 
     A child that the code forked and that comes back here ends here: it would answer in its parent's place.
     """
-    owner = os.getpid()
-    children = {child.pid for child in multiprocessing.active_children()}
+    owner, before = os.getpid(), _forked()
     with ExitStack() as stack:
         said = stack.enter_context(_output())
         stack.enter_context(warnings.catch_warnings())
-        stack.callback(_end_children, children)
+        stack.callback(_end_forked, before)
         stack.enter_context(_process())
         stack.enter_context(_random_numbers())
         try:
@@ -110,12 +110,27 @@ def _random_numbers() -> Iterator[None]:
             torch.cuda.set_rng_state_all(of_cuda)
 
 
-def _end_children(before: set[int | None]) -> None:
-    """End processes that the code has started and left behind."""
-    for child in multiprocessing.active_children():
-        if child.pid not in before:
-            child.kill()
-            child.join()
+def _forked() -> set[int]:
+    """Children that are copies of this process, made by ``os.fork``. Others (a loader's workers, a compiler's) look after
+    themselves, and may be wanted by the next run.
+    """
+    try:
+        here = Path("/proc/self/task", str(threading.get_native_id()), "children").read_text().split()
+        known = {str(child.pid) for child in multiprocessing.active_children()} if here else set()
+        mine = Path("/proc/self/cmdline").read_bytes() if here else b""
+        # One that has ended has no command line any more.
+        return {
+            int(pid) for pid in here if pid not in known and Path("/proc", pid, "cmdline").read_bytes() in (mine, b"")
+        }
+    except OSError:  # no such files on this system, or just gone
+        return set()
+
+
+def _end_forked(before: set[int]) -> None:
+    for pid in _forked() - before:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
 
 @contextmanager

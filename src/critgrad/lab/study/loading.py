@@ -39,18 +39,17 @@ def hash_of(files: Iterable[Path], folder: Path) -> str:
     return digest.hexdigest()[:32]
 
 
-def begin_session(folder: Path, session: str) -> bool:
-    """Forget the modules of earlier studies: a new session imports anew what stands in the files now. Whether it is new."""
+def begin_session(folder: Path, session: str) -> None:
+    """Forget the modules of earlier studies: a new session imports anew what stands in the files now."""
     global _session
     if _session == (str(folder), session):
-        return False
+        return
     for old in {str(folder), *((_session[0],) if _session else ())}:
         for name, module in [*sys.modules.items()]:
             if name.split(".")[0] not in _KEPT and name != "__main__" and _lies_under(module, old):
                 del sys.modules[name]
     importlib.invalidate_caches()
     _session = str(folder), session
-    return True
 
 
 def _lies_under(module: ModuleType, folder: str) -> bool:

@@ -137,7 +137,7 @@ def _is_under(file: str | None, folder: Path) -> bool:
 # NOTE [what may be captured]: a CUDA graph repeats a step with the numbers that Python had when it was recorded. An optimizer
 # that counts its steps in Python would go on with one count for ever, and nothing would say so. So only those are recorded
 # that are known to keep all that changes in tensors.
-_TORCHS = ("Adadelta", "Adam", "Adamax", "AdamW", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
+_TORCHS = ("Adadelta", "Adam", "Adamax", "AdamW", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
 _COUNTED_IN_TENSORS = {getattr(torch.optim, name) for name in _TORCHS} | {recipe.make for recipe in TRAINED.values()}
 
 

@@ -23,9 +23,10 @@ from ..train.streams import stream_seed
 from .answer import Run
 from .axes import points
 from .file import LARGEST_SEED, ArmFile, Schedule, Study
+from .forms import BuiltInTask, data_files
 from .loading import hash_of, python_files
 from .optimizers import Maker
-from .task import BuiltInTask, StudyTask, data_files
+from .task import StudyTask
 from .work import SET
 
 SEARCH, REPORT, INITIAL = "search", "report", "initial"
@@ -207,7 +208,9 @@ class Queue:
     def _may_begin(self) -> bool:
         if self.seconds is None or not (self.begun or self.made):
             return True
-        return bool(self.made) and self._fits(sum(self.plan.remaining(n, self.runs) for n in (*self.begun, self.last + 1)))
+        return bool(self.made) and self._fits(
+            sum(self.plan.remaining(n, self.runs) for n in (*self.begun, self.last + 1))
+        )
 
     def _fits(self, count: int) -> bool:
         assert self.seconds is not None
@@ -225,6 +228,6 @@ def completed(study: Study, task: StudyTask) -> Study:
     if not isinstance(task, BuiltInTask):
         return study
     if study.direction not in ("", task.direction):
-        raise study.error(f"direction is {study.direction!r}, expected {task.direction!r}: {task.record.metric.name} of {study.task}")
+        metric = f"{task.record.metric.name} of {study.task}"
+        raise study.error(f"direction is {study.direction!r}, expected {task.direction!r}, that of the {metric}")
     return replace(study, direction=task.direction, epochs=study.epochs or task.record.epochs)
-

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
-import time
+import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,12 +22,13 @@ from ..run.worker import Failure, Job, perform
 from ..words import default_device
 from .answer import Answer, Run
 from .file import Study, read
+from .forms import BuiltInTask, load_task
 from .gather import answer_of, known_runs, run_of
 from .guard import guarded
 from .loading import begin_session, hash_of, python_files
 from .optimizers import Maker, maker_of
 from .plan import Queue, StudyPlan, completed, surroundings
-from .task import BuiltInTask, StudyTask, load_task
+from .task import StudyTask
 from .work import REHEARSAL, WORK
 
 LEDGER = "study.db"  # beside the study's file
@@ -52,6 +52,7 @@ def prepare(path: str | Path, device: str = "auto") -> Prepared:
     where = default_device(device)
     session = uuid.uuid4().hex
     with guarded():
+        os.chdir(study.folder)
         begin_session(study.folder, session)
         task = _task_of(study)
         makers = {name: _maker(study, name) for name in study.arms}
@@ -260,7 +261,9 @@ def check(path: str | Path, *, ledger: str | Path | None = None, device: str = "
     left = {number: plan.remaining(number, runs) for number in numbers}
     whole = sum(not count for count in left.values())
     arms = answer_of(plan, runs).arms if whole else {}
-    by_arm = {name: sum(seconds[name] for number in numbers for _ in _left(plan, name, number, runs)) for name in seconds}
+    by_arm = {
+        name: sum(seconds[name] for number in numbers for _ in _left(plan, name, number, runs)) for name in seconds
+    }
     total = sum(left.values())
     return Checked(
         study,
@@ -293,7 +296,10 @@ def _rehearse(prepared: Prepared) -> dict[str, float]:
         for name, arm in study.arms.items():
             searched = plan.searched(name, 1)
             trial = searched[0][1] if searched else plan.trial(arm, {}, 1)
-            found = executor.submit(perform, Job((trial,), prepared.device, work=REHEARSAL)).result()[0]
+            job = Job((trial,), prepared.device, work=REHEARSAL)
+            found = executor.submit(perform, job).result()[0]
+            if not out and not plan.around["whole_loop"]:
+                found = executor.submit(perform, job).result()[0]  # the first has loaded libraries and data, too
             if isinstance(found, Failure):
                 raise study.error(f"arms.{name} fails at its first steps: {found.error}")
             assert isinstance(found, Result)

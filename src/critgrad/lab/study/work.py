@@ -1,7 +1,8 @@
-"""What a worker does with the runs of a study. Whatever somebody's code does in one, the next one starts as if it were the first."""
+"""What a worker does with the runs of a study. Whatever somebody's code does in one, the next starts as the first did."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import traceback
 from collections.abc import Callable, Sequence
@@ -15,10 +16,11 @@ from ..run.results import Result
 from ..run.spec import StudyTrial, Trial
 from ..run.worker import Failure
 from .file import Schedule
+from .forms import load_task
 from .guard import guarded
 from .loading import begin_session, place_of, use_folder
 from .optimizers import Maker, maker_of
-from .task import Order, StudyTask, load_task
+from .task import Order, StudyTask
 
 WORK = "critgrad.lab.study.work:work"
 REHEARSAL = "critgrad.lab.study.work:rehearse"
@@ -37,7 +39,9 @@ def work(trials: Sequence[Trial], device: str = "cpu", checkpoint_dir: Path | No
     return [_guarded(trial, device, lambda task, order: task.run(order)) for trial in trials]
 
 
-def rehearse(trials: Sequence[Trial], device: str = "cpu", checkpoint_dir: Path | None = None) -> list[Result | Failure]:
+def rehearse(
+    trials: Sequence[Trial], device: str = "cpu", checkpoint_dir: Path | None = None
+) -> list[Result | Failure]:
     """See how long runs would take."""
 
     def run(task: StudyTask, order: Order) -> Result:
@@ -56,11 +60,12 @@ def _guarded(trial: Trial, device: str, run: Callable[[StudyTask, Order], Result
         os.chdir(folder)
         use_folder(folder)
         try:
-            if begin_session(folder, trial.session):
-                _task.cache_clear()
-                _maker.cache_clear()
+            begin_session(folder, trial.session)
             return run(*_order(trial, folder, device))
         except (Exception, SystemExit, KeyboardInterrupt) as error:
+            # In a worker no Ctrl-C arrives: there the code itself has raised it.
+            if isinstance(error, KeyboardInterrupt) and multiprocessing.parent_process() is None:
+                raise
             return _failure(error, folder, said())
 
 
@@ -73,7 +78,7 @@ def _order(trial: StudyTrial, folder: Path, device: str) -> tuple[StudyTask, Ord
     )
     kind, _, warmup = settings.get("schedule", "constant 0").partition(" ")
     order = Order(
-        _maker(trial.optimizer, folder),
+        _maker(trial.optimizer, folder, trial.session),
         trial.hyper,
         trial.seed,
         settings["epochs"],
@@ -82,16 +87,16 @@ def _order(trial: StudyTrial, folder: Path, device: str) -> tuple[StudyTask, Ord
         Schedule(kind, float(warmup)),
         bool(settings.get("still", False)),
     )
-    return _task(trial.task, folder, own), order
+    return _task(trial.task, folder, own, trial.session), order
 
 
 @lru_cache(maxsize=8)
-def _task(task: str, folder: Path, settings: tuple[tuple[str, Any], ...]) -> StudyTask:
+def _task(task: str, folder: Path, settings: tuple[tuple[str, Any], ...], session: str) -> StudyTask:
     return load_task(task, folder, dict(settings))
 
 
 @lru_cache(maxsize=64)
-def _maker(text: str, folder: Path) -> Maker:
+def _maker(text: str, folder: Path, session: str) -> Maker:
     return maker_of(text, folder)
 
 

@@ -132,7 +132,8 @@ def train(
     if checkpoint is not None and checkpoint.exists():
         _restore(checkpoint, trial, model, optimizer, state)
     probes = Probes(trial.probe, optimizer, state.steps)
-    graph = (graph(optimizer) if callable(graph) else graph) and os.environ.get("CRITGRAD_GRAPH") != "0" and not _looks_inside(probes)
+    wanted = graph(optimizer) if callable(graph) else graph
+    graph = wanted and os.environ.get("CRITGRAD_GRAPH") != "0" and not _looks_inside(probes)
     graphs = Graphs(problem, model, optimizer, recorder_for(problem.device) if graph else None)
     # A checkpoint of a run with graphs says capturable=True, which is right for such a run only.
     saved = any(group.get("capturable") for group in optimizer.param_groups)

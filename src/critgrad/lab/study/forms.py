@@ -1,0 +1,158 @@
+"""The forms of a task: in pieces, a whole loop, or built in. Which of them a study's file names, and the latter two."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import LabError
+from ..run.results import Result
+from ..run.spec import Trial
+from ..tasks import task_of
+from ..train import loop as lab_loop
+from .file import Schedule
+from .guard import reseed
+from .loading import UserCodeError, load_file
+from .optimizers import made_still, may_be_captured
+from .pieces import PiecesTask
+from .task import Order, Record, ScheduledRates, StudyTask, scores_of
+
+PIECES = ("build", "batches", "loss", "evaluate")
+LOOP = "train"
+EXPECTED = f"the functions {', '.join(PIECES)}, or {LOOP}"
+REHEARSED_STEPS = 24  # of a built-in task, to see how long one takes
+
+
+def load_task(task: str, folder: Path, settings: Mapping[str, Any] | None = None) -> StudyTask:
+    """The task that a study's file names."""
+    if not task.endswith(".py"):
+        return BuiltInTask(task, dict(settings or {}))
+    path = (folder / task).resolve()
+    if not path.is_file():
+        raise LabError(
+            f"there is no file {task} beside the study's, expected a Python file or a name of `critgrad tasks`"
+        )
+    try:
+        module = load_file(path)
+    except UserCodeError as error:
+        raise LabError(f"{task} cannot be imported: {error}") from None
+    found = [name for name in (*PIECES, LOOP) if callable(getattr(module, name, None))]
+    missing = [name for name in PIECES if name not in found]
+    if LOOP in found and not missing:
+        raise LabError(f"{task} has both {', '.join(PIECES)} and {LOOP}, expected one of both forms")
+    if LOOP in found:
+        return LoopTask(module)
+    if missing:
+        raise LabError(f"{task} lacks {', '.join(missing)}, expected {EXPECTED}")
+    return PiecesTask(module)
+
+
+def data_files(task: str, folder: Path) -> list[Path]:
+    """The files that a task names in ``data = [...]``."""
+    named = getattr(load_file((folder / task).resolve()), "data", None) if task.endswith(".py") else None
+    # ``data`` may well be the data themselves: only a list of texts names files.
+    if not isinstance(named, (list, tuple)) or not named or not all(isinstance(name, (str, Path)) for name in named):
+        return []
+    files = [folder / name for name in named]
+    for path in files:
+        if not path.is_file():
+            raise LabError(f"{task}: data names {path.name}, and there is no such file in {path.parent}")
+    return files
+
+
+class LoopTask:
+    """``train(make_optimizer, seed, epochs, report)`` of a module: the loop is its own."""
+
+    whole_loop = True
+
+    def __init__(self, module: ModuleType) -> None:
+        self.module = module
+
+    def run(self, order: Order) -> Result:
+        """Call it, and take what it reports."""
+        record = Record(order.direction)
+
+        def make_optimizer(params: Any) -> Any:
+            optimizer = order.maker.build(params, order.values)
+            return made_still(optimizer) if order.still else optimizer
+
+        def report(both: Any = None, *, valid: Any = None, test: Any = None) -> None:
+            given = both if valid is None else {"valid": valid, "test": valid if test is None else test}
+            record.add(*scores_of(given, "report"))
+
+        if order.device.startswith("cuda"):
+            torch.cuda.reset_peak_memory_stats()
+        reseed(order.seed, "loop")
+        self.module.train(make_optimizer, order.seed, order.epochs, report)
+        if not record.curves["valid"]:
+            raise ValueError(f"{LOOP}() has ended and never called report(valid=..., test=...)")
+        return record.result(order.device)
+
+    def rehearse(self, order: Order) -> float:
+        """From one epoch."""
+        begin = time.perf_counter()
+        self.run(replace(order, epochs=1))
+        return order.epochs * (time.perf_counter() - begin)
+
+
+# -- a built-in task ---------------------------------------------------------------------------------------------------
+
+
+class BuiltInTask:
+    """A task of `critgrad tasks`, trained by the lab's own loop (on a GPU by CUDA graphs, where the optimizer allows it)."""
+
+    whole_loop = False
+
+    def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
+        self.name, self.settings = name, dict(settings)
+        self.record = task_of(name, self.settings)
+
+    @property
+    def direction(self) -> str:
+        """Which values are better."""
+        return "max" if self.record.metric.higher_is_better else "min"
+
+    def run(self, order: Order) -> Result:
+        """Train as `critgrad train` does, with the arm's optimizer."""
+        return self._train(order, {"epochs": order.epochs})
+
+    def _train(self, order: Order, settings: Mapping[str, Any]) -> Result:
+        trial = Trial(self.name, order.maker.text, seed=order.seed, settings={**self.settings, **settings})
+        scheduled: list[ScheduledRates] = []
+
+        def make(params: Iterable[nn.Parameter], steps: int) -> Any:
+            optimizer = order.maker.build(params, order.values)
+            scheduled.append(ScheduledRates(order.schedule, optimizer, steps))
+            scheduled[0].next()
+            return optimizer
+
+        # A recorded step would keep the learning rate that it was recorded with.
+        after: Callable[[Any], None] | None = None if order.schedule == Schedule() else lambda _: scheduled[0].next()
+        begin = time.perf_counter()
+        result = lab_loop.train(
+            trial,
+            device=order.device,
+            make_optimizer=make,
+            on_step=after,
+            graph=may_be_captured if after is None else False,
+        )
+        result.summary["run_seconds"] = time.perf_counter() - begin
+        return result
+
+    def rehearse(self, order: Order) -> float:
+        """From some steps and two evaluations."""
+        short = {"epochs": 1, "epoch_steps": REHEARSED_STEPS}
+        self._train(order, short)  # data, kernels
+        summary = self._train(order, short).summary
+        settings = tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in self.settings.items())
+        problem = lab_loop.cached_problem(self.name, settings, order.device)
+        step = summary["train_seconds"] / summary["steps"]
+        around = (summary["run_seconds"] - summary["train_seconds"]) / 2
+        return around + order.epochs * (around + problem.steps * step)

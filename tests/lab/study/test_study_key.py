@@ -1,0 +1,213 @@
+"""Everything that can change a run's numbers is in its key, and nothing else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from study_helpers import FILE, LOOP, PIECES, made, run, write
+
+from critgrad.lab.study.plan import StudyPlan
+from critgrad.lab.study.runner import prepare
+
+MINE = "import torch\nclass Mine(torch.optim.SGD):\n    pass\n"
+OWN = FILE.replace("torch.optim:Adam", "mine.py:Mine").replace(
+    'betas.0 = "one-minus 0.5 0.99"', 'momentum = "linear 0 1"'
+)
+
+
+def keys_of(path: Path) -> dict[str, list[str]]:
+    """By arm, of its runs whose points are known before anything runs."""
+    plan = prepare(path, "cpu").plan
+    return {arm: [trial.key for n in (1, 2) for _, trial in plan.searched(arm, n)] for arm in plan.study.arms}
+
+
+def edit_task(folder: Path) -> None:
+    (folder / "task.py").write_text(PIECES.replace("- 1)", "- 2)"))
+
+
+def edit_helper(folder: Path) -> None:
+    (folder / "deep" / "helper.py").write_text("x = 2\n")
+
+
+def add_file(folder: Path) -> None:
+    (folder / "later.py").write_text("")
+
+
+def edit_optimizer(folder: Path) -> None:
+    (folder / "mine.py").write_text(MINE + "# another\n")
+
+
+def edit_data(folder: Path) -> None:
+    (folder / "numbers.csv").write_text("3\n")
+
+
+def in_file(old: str, new: str) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        path = folder / "study.toml"
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new, 1))
+
+    return edit
+
+
+def environment(name: str, value: str) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        os.environ[name] = value
+
+    return edit
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("CRITGRAD_COMPILE", "CRITGRAD_ENGINE", "NVIDIA_TF32_OVERRIDE"):
+        monkeypatch.setenv(name, "")  # so that it is put back
+    write(tmp_path, PIECES + "data = ['numbers.csv']\n", OWN, mine=MINE)
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "helper.py").write_text("x = 1\n")
+    (tmp_path / "numbers.csv").write_text("1 2\n")
+    return tmp_path
+
+
+CHANGES: dict[str, Callable[[Path], None]] = {
+    "the task": edit_task,
+    "a module that nobody has imported yet": edit_helper,
+    "a new file": add_file,
+    "the optimizer's file": edit_optimizer,
+    "data that the task names": edit_data,
+    "epochs": in_file("epochs = 2", "epochs = 3"),
+    "direction": in_file('"min"', '"max"'),
+    "the seed": in_file("seed = 7", "seed = 8"),
+    "precision": in_file("seed = 7", 'seed = 7\nprecision = "high"'),
+    "a schedule": in_file("[arms.sgd]", '[schedule]\nkind = "cosine"\n[arms.sgd]'),
+    "compilation": environment("CRITGRAD_COMPILE", "1"),
+    "the engine of our own optimizers": environment("CRITGRAD_ENGINE", "torch"),
+    "TF32": environment("NVIDIA_TF32_OVERRIDE", "0"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_changes_numbers_changes_every_key(name: str, folder: Path) -> None:
+    before = keys_of(folder / "study.toml")
+    CHANGES[name](folder)
+    after = keys_of(folder / "study.toml")
+    assert before.keys() == after.keys()
+    for arm in before:
+        assert not set(before[arm]) & set(after[arm])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        in_file('title = "A small one"', ""),
+        in_file("replicates = 2", "replicates = 5"),
+        in_file("report_seeds = 1", "report_seeds = 3"),
+        in_file("seed = 7", "seed = 7\nmargin = 0.1"),
+        in_file("1e-3 1e-1", "0.001 0.1"),
+    ],
+)
+def test_what_does_not_change_numbers_changes_no_key(change: Callable[[Path], None], folder: Path) -> None:
+    before = keys_of(folder / "study.toml")
+    change(folder)
+    (folder / "notes.txt").write_text("not Python")
+    (folder / ".hidden").mkdir()
+    (folder / ".hidden" / "x.py").write_text("")
+    assert keys_of(folder / "study.toml") == before
+
+
+def test_a_study_may_be_moved(folder: Path, tmp_path: Path) -> None:
+    before = keys_of(folder / "study.toml")
+    moved = tmp_path.with_name(tmp_path.name + "-moved")
+    folder.rename(moved)
+    assert keys_of(moved / "study.toml") == before
+
+
+def test_an_arm_has_keys_of_its_own_options_alone(folder: Path) -> None:
+    before = keys_of(folder / "study.toml")
+    in_file("momentum = 0.5", "momentum = 0.6")(folder)
+    after = keys_of(folder / "study.toml")
+    assert after["adam"] == before["adam"]
+    assert not set(after["sgd"]) & set(before["sgd"])
+
+
+@pytest.mark.parametrize("named", ["version", "file"])
+def test_another_version_of_the_optimizers_package_changes_the_key(
+    named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "installed" / f"somebodys_{named}"
+    package.mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(package.parent))
+    path = write(tmp_path / "study", file=OWN.replace("mine.py:", f"somebodys_{named}:"))
+    found = []
+    for version in ("1.0", "1.1"):
+        line = f"__version__ = '{version}'\n" if named == "version" else f"# {version}\n"
+        (package / "__init__.py").write_text(line + MINE)
+        monkeypatch.delitem(__import__("sys").modules, f"somebodys_{named}", raising=False)
+        __import__("importlib").invalidate_caches()
+        found.append(keys_of(path))
+    assert found[0]["sgd"] == found[1]["sgd"]
+    assert not set(found[0]["adam"]) & set(found[1]["adam"])
+
+
+def test_torchs_version_is_that_of_its_optimizers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = keys_of(folder / "study.toml")
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "99")
+    after = keys_of(folder / "study.toml")
+    for arm in before:  # the second is a class of our own on top of one of torch's
+        assert not set(before[arm]) & set(after[arm])
+
+
+def test_another_kind_of_device_changes_the_key_and_another_of_the_same_kind_does_not(folder: Path) -> None:
+    plan = prepare(folder / "study.toml", "cpu").plan
+    found = {}
+    for device in ("cpu", "cuda"):
+        other = StudyPlan(plan.study, {**plan.around, "device": device})
+        found[device] = other.searched("sgd", 1)[0][1].key
+    assert found["cpu"] == plan.searched("sgd", 1)[0][1].key
+    assert found["cuda"] != found["cpu"]
+
+
+def test_a_built_in_task_with_an_installed_optimizer_has_nothing_to_do_with_files_beside_it(tmp_path: Path) -> None:
+    file = OWN.replace('"task.py"', '"digits-mlp@tiny"').replace('"min"', '"max"')
+    path = write(tmp_path, file=file, mine=MINE)
+    before = keys_of(path)
+    edit_optimizer(tmp_path)
+    after = keys_of(path)
+    assert after["sgd"] == before["sgd"]
+    assert not set(after["adam"]) & set(before["adam"])
+    in_file("seed = 7", "seed = 7\nsettings = { batch_size = 8 }")(tmp_path)
+    assert not set(keys_of(path)["sgd"]) & set(before["sgd"])
+
+
+@pytest.mark.parametrize("task", [PIECES, LOOP])
+def test_after_an_edit_there_are_new_runs_and_after_it_is_taken_back_the_earlier_ones_count(
+    task: str, tmp_path: Path
+) -> None:
+    helped = task.replace("import torch\n", "import torch\nfrom helper import OFFSET\n", 1)
+    helped = helped.replace("+ 1}", "+ OFFSET}").replace("test=1 +", "test=OFFSET +")
+    path = write(tmp_path, helped, helper="OFFSET = 1\n")
+    first, count = made(path)
+    (tmp_path / "helper.py").write_text("OFFSET = 2\n")  # in the same second, and of the same size
+    edited, again = made(path)
+    assert again == count
+    for arm in first.arms:
+        pairs = zip(first.arms[arm].replicates, edited.arms[arm].replicates)
+        assert all(b.reports[0].test == pytest.approx(a.reports[0].test + 1) for a, b in pairs)
+    (tmp_path / "helper.py").write_text("OFFSET = 1\n")
+    back, none = made(path)
+    assert none == 0
+    assert back.arms == first.arms
+    assert not list(tmp_path.rglob("*.pyc"))
+
+
+def test_two_arms_that_are_the_same_share_their_runs(tmp_path: Path) -> None:
+    file = FILE[: FILE.index("[arms.adam]")] + FILE[FILE.index("[arms.sgd]") : FILE.index("[arms.adam]")].replace(
+        "arms.sgd", "arms.twin"
+    )
+    path = write(tmp_path, file=file)
+    answer, count = made(path)
+    assert count == 6
+    assert answer.claims[0].differences == (0.0, 0.0)
+    assert run(path).final
