@@ -156,11 +156,15 @@ def _output() -> Iterator[Callable[[], str]]:
         try:
             yield tail
         finally:
-            sys.stdout, sys.stderr = streams
             _flush(*streams)
             for number, copy in zip((1, 2), kept):
                 os.dup2(copy, number)
                 os.close(copy)
+            # The code may have closed them; the files below stay open.
+            sys.stdout, sys.stderr = (
+                open(number, "w", closefd=False) if stream is not None and stream.closed else stream  # noqa: SIM115
+                for number, stream in zip((1, 2), streams)
+            )
 
 
 def _flush(*streams: Any) -> None:
