@@ -65,7 +65,7 @@ def finish(folder: Path, done_before: int) -> None:
     """The same command goes on: it makes what is missing, each once."""
     before = len(log(folder))
     (folder / "go").touch()
-    code, out, err = call("study", "run", folder / "study.toml", *WORDS, "--json", folder / "answer.json")
+    code, _, err = call("study", "run", folder / "study.toml", *WORDS, "--json", folder / "answer.json")
     assert code == 0, err
     assert len(log(folder)) - before == RUNS - done_before
     assert json.loads((folder / "answer.json").read_text())["final"]
