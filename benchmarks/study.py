@@ -80,9 +80,8 @@ def main() -> None:
         study.run(path, executor="inline", device="cpu")
         again = time.process_time() - begin
         size = path.with_name("study.db").stat().st_size
-    print(
-        f"{made} runs in {seconds:.2f} s of CPU: {1000 * seconds / made:.2f} ms a run, {1000 * in_worker / made:.2f} in the worker"
-    )
+    share, worker = 1000 * seconds / made, 1000 * in_worker / made
+    print(f"{made} runs in {seconds:.2f} s of CPU: {share:.2f} ms a run, {worker:.2f} of it in the worker")
     print(f"the same study again, with nothing to run: {again:.2f} s; ledger: {size / made:.0f} bytes a run")
 
 
