@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 def leave(name):
-    """Note this process; how many have been noted there."""
+    # How many processes have been noted there, this one too.
     with open(os.path.join(os.path.dirname(__file__), name), "a+") as file:
         print(os.getpid(), file=file, flush=True)
         file.seek(0)

@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -104,7 +104,7 @@ class Trial:
 
     def replace(self, **changes: Any) -> Trial:
         """The same trial with some fields changed."""
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        values = {part.name: getattr(self, part.name) for part in fields(self)}
         return type(self)(**{**values, **changes})
 
 

@@ -22,7 +22,7 @@ from .guard import reseed
 from .loading import UserCodeError, load_file
 from .optimizers import made_still, may_be_captured
 from .pieces import PiecesTask
-from .task import Order, Record, ScheduledRates, StudyTask, scores_of
+from .task import Order, Reports, ScheduledRates, StudyTask, scores_of
 
 PIECES = ("build", "batches", "loss", "evaluate")
 LOOP = "train"
@@ -77,7 +77,7 @@ class LoopTask:
 
     def run(self, order: Order) -> Result:
         """Call it, and take what it reports."""
-        record = Record(order.direction)
+        record = Reports(order.direction)
 
         def make_optimizer(params: Any) -> Any:
             optimizer = order.maker.build(params, order.values)
