@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-WIDTH, HEIGHT = 1000, 1180  # pixels: the claims, their differences, the values, the trials
+WIDTH, HEIGHT = 1000, 795  # pixels: the claims and their differences
 
 
 def main() -> int:
