@@ -8,8 +8,8 @@ def points(count, seed):
     draw = torch.Generator().manual_seed(seed)
     arm = torch.randint(2, (count,), generator=draw)
     turn = 0.3 + 4.0 * torch.rand(count, generator=draw)
-    angle = turn + torch.pi * arm
-    x = torch.stack([turn * angle.cos(), turn * angle.sin()], 1) + 0.3 * torch.randn(count, 2, generator=draw)
+    angle = 1.5 * turn + torch.pi * arm
+    x = torch.stack([turn * angle.cos(), turn * angle.sin()], 1) + 0.2 * torch.randn(count, 2, generator=draw)
     return x / 2, arm
 
 
