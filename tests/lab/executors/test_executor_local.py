@@ -69,8 +69,7 @@ def test_closing_now_ends_running_calls() -> None:
 BROKEN = """
 import sys
 from critgrad.lab.run.executors.local import LocalPool
-if __name__ != "__main__":
-    sys.exit(7)  # a worker imports this file again, and cannot
+sys.path.insert(0, sys.argv[1])  # a worker finds another package of our name there, and ends
 pool = LocalPool(2)
 futures = [pool.submit(pow, 2, n) for n in range(50)]
 print({type(future.exception(60)).__name__ for future in futures}, flush=True)
@@ -81,9 +80,11 @@ pool.shutdown(cancel_futures=True)
 def test_workers_that_cannot_start_are_given_up_soon(tmp_path: Path) -> None:
     script = tmp_path / "broken.py"
     script.write_text(BROKEN)
+    (tmp_path / "other" / "critgrad").mkdir(parents=True)
+    (tmp_path / "other" / "critgrad" / "__init__.py").write_text("raise SystemExit(7)")
     source = Path(__file__).parents[3] / "src"
     done = subprocess.run(
-        [sys.executable, str(script)],
+        [sys.executable, str(script), str(tmp_path / "other")],
         env={**os.environ, "PYTHONPATH": str(source)},
         capture_output=True,
         text=True,

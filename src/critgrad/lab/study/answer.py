@@ -14,7 +14,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Run:
+class StudyRun:
     """One training run. ``valid`` and ``test`` are those of the epoch with the best ``valid``; nan where there is none."""
 
     key: str
@@ -35,9 +35,9 @@ class Replicate:
     """What one user would do with one arm. ``trials`` is empty for an arm that is not tuned."""
 
     number: int  # from 1
-    trials: tuple[Run, ...]
+    trials: tuple[StudyRun, ...]
     chosen: Mapping[str, Any]
-    reports: tuple[Run, ...]
+    reports: tuple[StudyRun, ...]
     valid: (
         float  # by which the best of several rivals is chosen: that of the chosen trial, else the mean of the reports
     )
@@ -46,7 +46,7 @@ class Replicate:
 
 
 @dataclass(frozen=True)
-class Arm:
+class StudyArm:
     """An optimizer with what is fixed and what is searched, and all its replicates that are whole."""
 
     name: str
@@ -60,7 +60,7 @@ class Arm:
 
 
 @dataclass(frozen=True)
-class Claim:
+class StudyClaim:
     """A question and its answer. A positive difference says that the arm is better, whatever the direction."""
 
     arm: str
@@ -92,8 +92,8 @@ class Answer:
     seed: int
     margin: float
     initial: float  # the value before training, mean over the replicates
-    arms: Mapping[str, Arm]
-    claims: tuple[Claim, ...]
+    arms: Mapping[str, StudyArm]
+    claims: tuple[StudyClaim, ...]
     notes: tuple[str, ...] = ()  # what a reader must know of the study as a whole
     provenance: Mapping[str, Any] = field(
         default_factory=dict
@@ -145,3 +145,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+# As users of the package call them.
+Run = StudyRun
+Arm = StudyArm
+Claim = StudyClaim

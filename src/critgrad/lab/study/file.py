@@ -56,7 +56,7 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Study:
+class StudyFile:
     """A study's file as values. ``direction`` and ``epochs`` are empty where a built-in task knows its own."""
 
     path: Path
@@ -160,7 +160,7 @@ _CLAIM = {
 }
 
 
-def read(path: str | Path) -> Study:
+def read(path: str | Path) -> StudyFile:
     """The study of a file."""
     path = Path(path).absolute()
     text, values = _load(path)
@@ -180,7 +180,7 @@ def read(path: str | Path) -> Study:
         for name in ("direction", "epochs"):
             if name not in values:
                 raise bad(f"{name} is missing, expected {_TOP[name].expected}")
-    return Study(
+    return StudyFile(
         path=path,
         text=text,
         title=top["title"] or path.parent.name,

@@ -21,7 +21,7 @@ from .guard import reseed
 from .loading import UserCodeError, load_file
 from .optimizers import made_still
 from .pieces import PiecesTask
-from .task import Order, Record, StudyTask, scores_of
+from .task import Order, Reports, StudyTask, scores_of
 
 PIECES = ("build", "batches", "loss", "evaluate")
 LOOP = "train"
@@ -76,7 +76,7 @@ class LoopTask:
 
     def run(self, order: Order) -> Result:
         """Call it, and take what it reports."""
-        record = Record(order.direction)
+        record = Reports(order.direction)
 
         def make_optimizer(params: Any) -> Any:
             optimizer = order.maker.build(params, order.values)

@@ -65,7 +65,7 @@ def guarded() -> Iterator[Callable[[], str]]:
 def _process() -> Iterator[None]:
     values = [get() for get, _ in _GET_AND_SET]
     cudnn = {name: getattr(torch.backends.cudnn, name) for name in _CUDNN}
-    environment, path, argv, written = dict(os.environ), [*sys.path], [*sys.argv], sys.dont_write_bytecode
+    environment, path, argv = dict(os.environ), [*sys.path], [*sys.argv]
     main = threading.current_thread() is threading.main_thread()
     handlers = {number: signal.getsignal(number) for number in _SIGNALS} if main else {}
     try:
@@ -80,7 +80,7 @@ def _process() -> Iterator[None]:
         if dict(os.environ) != environment:
             os.environ.clear()
             os.environ.update(environment)
-        sys.path[:], sys.argv[:], sys.dont_write_bytecode = path, argv, written
+        sys.path[:], sys.argv[:] = path, argv
         if main and hasattr(signal, "setitimer"):
             signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in handlers.items():
@@ -156,11 +156,15 @@ def _output() -> Iterator[Callable[[], str]]:
         try:
             yield tail
         finally:
-            sys.stdout, sys.stderr = streams
             _flush(*streams)
             for number, copy in zip((1, 2), kept):
                 os.dup2(copy, number)
                 os.close(copy)
+            # The code may have closed them; the files below stay open.
+            sys.stdout, sys.stderr = (
+                open(number, "w", closefd=False) if stream is not None and stream.closed else stream  # noqa: SIM115
+                for number, stream in zip((1, 2), streams)
+            )
 
 
 def _flush(*streams: Any) -> None:

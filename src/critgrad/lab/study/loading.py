@@ -9,13 +9,34 @@ import os
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
+from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES, ExtensionFileLoader, FileFinder, SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 _NOT_OURS = ("site-packages", "dist-packages", "__pycache__", "node_modules")
 _KEPT = ("critgrad", "torch", "numpy")  # never imported a second time
 
 _session: tuple[str, str] | None = None
+
+
+class _FromSource(SourceFileLoader):
+    """Compiles a file each time: a compiled copy may be older than an edit of the same second, and nothing is written."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        return compile(self.get_data(path), path, "exec", dont_inherit=True)
+
+
+def _find_from_source(path: str) -> FileFinder:
+    """For ``sys.path_hooks``: how modules of a study's folder are found."""
+    if _session is None or not os.path.join(path, "").startswith(os.path.join(_session[0], "")):
+        raise ImportError("not a folder of the study")
+    if any(part in _NOT_OURS for part in Path(path).parts):
+        raise ImportError("an installed package")
+    return FileFinder(path, (ExtensionFileLoader, EXTENSION_SUFFIXES), (_FromSource, SOURCE_SUFFIXES))
+
+
+sys.path_hooks.insert(0, _find_from_source)
 
 
 class UserCodeError(ImportError):
@@ -48,8 +69,10 @@ def begin_session(folder: Path, session: str) -> None:
         for name, module in [*sys.modules.items()]:
             if name.split(".")[0] not in _KEPT and name != "__main__" and _lies_under(module, old):
                 del sys.modules[name]
-    importlib.invalidate_caches()
     _session = str(folder), session
+    for path in [path for path in sys.path_importer_cache if path.startswith(str(folder))]:
+        del sys.path_importer_cache[path]
+    importlib.invalidate_caches()
 
 
 def _lies_under(module: ModuleType, folder: str) -> bool:
@@ -60,8 +83,7 @@ def _lies_under(module: ModuleType, folder: str) -> bool:
 
 
 def use_folder(folder: Path) -> None:
-    """Let modules of a folder be imported by name, before all others, and leave no compiled files there."""
-    sys.dont_write_bytecode = True
+    """Let modules of a folder be imported by name, before all others."""
     if sys.path[:1] != [str(folder)]:
         sys.path.insert(0, str(folder))
 
@@ -75,7 +97,7 @@ def load_file(path: Path) -> ModuleType:
     # A task called "random.py" must not take the place of Python's own module.
     taken = known is not None or (path.stem in sys.stdlib_module_names)
     name = f"study_{path.stem}" if taken else path.stem
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, loader=_FromSource(name, str(path)))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -18,7 +18,7 @@ from ..train.bases import learnt
 from ..train.compiling import compile_if_asked
 from ..train.loop import StepClock
 from .guard import reseed
-from .task import Order, Record, ScheduledRates, scores_of
+from .task import Order, Reports, ScheduledRates, scores_of
 
 WARM_UP, TIMED = 3, 200  # steps
 
@@ -35,7 +35,7 @@ class PiecesTask:
         """Build, then epochs of steps, each followed by an evaluation; one before the first step."""
         if order.device.startswith("cuda"):
             torch.cuda.reset_peak_memory_stats()
-        record = Record(order.direction)
+        record = Reports(order.direction)
         model = self._model(order)
         initial = self._scores(model, None, order, -1)
         optimizer = self._optimizer(model, order)

@@ -22,7 +22,7 @@ from ..train import compiling
 from ..train.streams import stream_seed
 from .answer import Run
 from .axes import points
-from .file import LARGEST_SEED, ArmFile, Schedule, Study
+from .file import LARGEST_SEED, ArmFile, Schedule, StudyFile
 from .forms import BuiltInTask, data_files
 from .loading import hash_of, python_files
 from .optimizers import Maker
@@ -43,7 +43,7 @@ def replicate_seed(seed: int, replicate: int, purpose: str, number: int = 0) -> 
     return 1 + stream_seed(seed, "replicate", replicate, purpose, number) % LARGEST_SEED
 
 
-def surroundings(study: Study, task: StudyTask, makers: Mapping[str, Maker], device: str) -> dict[str, Any]:
+def surroundings(study: StudyFile, task: StudyTask, makers: Mapping[str, Maker], device: str) -> dict[str, Any]:
     """What the numbers of a study's runs depend on beside its file: hashes, versions, flags, kind of device."""
     flags = [f"{name}={os.environ[name]}" for name in _FLAGS if os.environ.get(name)]
     data = data_files(study.task, study.folder)
@@ -58,14 +58,14 @@ def surroundings(study: Study, task: StudyTask, makers: Mapping[str, Maker], dev
     }
 
 
-def _has_code(study: Study, makers: Mapping[str, Maker]) -> bool:
+def _has_code(study: StudyFile, makers: Mapping[str, Maker]) -> bool:
     return study.task_is_file or any(maker.local for maker in makers.values())
 
 
 class StudyPlan:
     """A study with all that its keys need. ``session`` names this call to workers that stay."""
 
-    def __init__(self, study: Study, around: Mapping[str, Any], session: str = "") -> None:
+    def __init__(self, study: StudyFile, around: Mapping[str, Any], session: str = "") -> None:
         self.study, self.around, self.session = study, around, session
         self._searches: dict[tuple[str, int], tuple[tuple[Mapping[str, Any], StudyTrial], ...]] = {}
 
@@ -223,7 +223,7 @@ class Queue:
         self.made += 1
 
 
-def completed(study: Study, task: StudyTask) -> Study:
+def completed(study: StudyFile, task: StudyTask) -> StudyFile:
     """A study with what a built-in task knows by itself; contradictions are errors."""
     if not isinstance(task, BuiltInTask):
         return study

@@ -21,7 +21,7 @@ from ..run.spec import content_hash
 from ..run.worker import Failure, Job, perform
 from ..words import default_device
 from .answer import Answer, Run
-from .file import Study, read
+from .file import StudyFile, read
 from .forms import BuiltInTask, load_task
 from .gather import answer_of, known_runs, run_of
 from .guard import guarded
@@ -64,14 +64,14 @@ def prepare(path: str | Path, device: str = "auto") -> Prepared:
     return Prepared(StudyPlan(study, around, session), where)
 
 
-def _task_of(study: Study) -> StudyTask:
+def _task_of(study: StudyFile) -> StudyTask:
     try:
         return load_task(study.task, study.folder, study.settings)
     except LabError as error:
         raise study.error(f"task: {error}") from None
 
 
-def _maker(study: Study, name: str) -> Maker:
+def _maker(study: StudyFile, name: str) -> Maker:
     arm = study.arms[name]
     try:
         maker = maker_of(arm.optimizer, study.folder)
@@ -82,7 +82,7 @@ def _maker(study: Study, name: str) -> Maker:
     return maker
 
 
-def ledger_of(study: Study, ledger: str | Path | None) -> Path:
+def ledger_of(study: StudyFile, ledger: str | Path | None) -> Path:
     """The ledger's file: beside the study's where none is given."""
     return study.folder / LEDGER if ledger is None else Path(ledger)
 
@@ -235,7 +235,7 @@ def _machine(book: Ledger) -> dict[str, Any]:
 class Checked:
     """What ``check`` has found: seconds of a run by arm, the runs to make, and what can be said of the plan."""
 
-    study: Study
+    study: StudyFile
     device: str
     seconds: Mapping[str, float]
     known: int

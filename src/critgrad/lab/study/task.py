@@ -53,7 +53,7 @@ def scores_of(found: Any, where: str) -> tuple[float, float]:
     raise TypeError(f'{where} gave {found!r}, expected a number, or {{"valid": ..., "test": ...}}')
 
 
-class Record:
+class Reports:
     """The reports of a run, one per epoch."""
 
     def __init__(self, direction: str) -> None:

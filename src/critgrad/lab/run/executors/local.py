@@ -46,6 +46,7 @@ class _Worker:
     pipe: connection.Connection
     call: _Call | None = None
     ready: bool = field(default=False)
+    begun: bool = False  # its first call, after all imports
     since: float = 0.0  # when it had both: its libraries, and the call
     ended: bool = False  # by us: it is not to be given another
 
@@ -184,7 +185,7 @@ class LocalPool(JobExecutor):
         """Seconds until the next call has run for too long."""
         if self._seconds is None:
             return None
-        begun = [worker.since for worker in self._workers if worker.call is not None and worker.ready]
+        begun = [worker.since for worker in self._workers if worker.call is not None and worker.begun]
         return max(0.0, min(begun) + self._seconds - time.monotonic()) if begun else None
 
     def _end_late(self) -> None:
@@ -193,7 +194,7 @@ class LocalPool(JobExecutor):
             return
         for worker in self._workers:
             call = worker.call
-            if call is not None and worker.ready and time.monotonic() - worker.since >= self._seconds:
+            if call is not None and worker.begun and time.monotonic() - worker.since >= self._seconds:
                 worker.call, worker.ended = None, True
                 worker.process.kill()  # its sentinel will say when
                 text = f"it ran for more than {self._seconds:g} s and was ended (--trial-timeout)"
@@ -211,7 +212,10 @@ class LocalPool(JobExecutor):
         except Exception as error:  # whatever an unpickler may raise: it costs this call, not the pool
             kind, value = "error", f"its answer could not be read: {type(error).__name__}: {error}"
         if kind == "ready":
-            worker.ready, worker.since, self._false_starts = True, time.monotonic(), 0
+            worker.ready, self._false_starts = True, 0
+            return True
+        if kind == "begun":
+            worker.begun, worker.since = True, time.monotonic()
             return True
         call, worker.call = worker.call, None
         if call is not None:
@@ -305,6 +309,7 @@ def _serve(pipe: connection.Connection, coordinator: int, environment: Mapping[s
     _die_with(coordinator)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     pipe.send_bytes(pickle.dumps(("ready", None)))
+    begun = False
     while True:
         try:
             data = pipe.recv_bytes()
@@ -312,6 +317,11 @@ def _serve(pipe: connection.Connection, coordinator: int, environment: Mapping[s
             return
         try:
             fn, args, kwargs = pickle.loads(data)
+            if not begun:
+                # Seconds of imports, which are not the call's: its time begins after them.
+                getattr(fn, "prepare", lambda *_: None)(*args)
+                pipe.send_bytes(pickle.dumps(("begun", None)))
+                begun = True
             answer = pickle.dumps(("result", fn(*args, **kwargs)))
         except Exception:
             answer = pickle.dumps(("error", traceback.format_exc()))

@@ -10,11 +10,11 @@ from torch import nn
 
 
 def _data():
-    """A smooth function of eight inputs, with noise; the same for every run."""
+    """A smooth function of eight inputs in units of different size, with noise; the same for every run."""
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(1536, 8, generator=draw)
     y = torch.sin(2 * x[:, :1]) + x[:, 1:2] * x[:, 2:3] + 0.3 * torch.randn(1536, 1, generator=draw)
-    return x.split(512), y.split(512)
+    return (x * torch.logspace(-0.4, 0.4, 8)).split(512), y.split(512)
 
 
 (X_TRAIN, X_VALID, X_TEST), (Y_TRAIN, Y_VALID, Y_TEST) = _data()

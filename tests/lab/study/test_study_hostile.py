@@ -1,0 +1,195 @@
+"""What somebody's code does in one run costs that run and nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from study_helpers import FILE, LOOP, made, write
+
+from critgrad.lab import study
+from critgrad.lab.ledger import Ledger
+from critgrad.lab.run.coordinator import Event
+from critgrad.lab.run.spec import STUDY_SCHEMA
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, and looks for processes through /proc")
+
+# An "optimizer" whose option says what happens when it is made.
+HOSTILE = """
+import os, random, signal, sys, time
+import numpy as np
+import torch
+
+def leave(name):
+    # How many processes have been noted there, this one too.
+    with open(os.path.join(os.path.dirname(__file__), name), "a+") as file:
+        print(os.getpid(), file=file, flush=True)
+        file.seek(0)
+        return len(file.readlines())
+
+def forks():
+    if os.fork() == 0:
+        leave("forked")
+        return  # the child goes on as if it were the run
+
+def forks_and_stays():
+    if os.fork() == 0:
+        leave("stays")
+        time.sleep(600)
+
+def prints():
+    print("a line of somebody's")
+    print("and another", file=sys.stderr)
+    os.system("echo from a child")
+
+def alarms():
+    signal.signal(signal.SIGALRM, lambda *_: os.abort())
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+
+def closes():
+    sys.stdout.close()
+
+def raises():
+    print("just before")
+    raise ValueError("on purpose")
+
+def changes():
+    os.chdir("/")
+    os.environ["CRITGRAD_COMPILE"] = "1"
+    os.environ["HOME_OF_NOBODY"] = "here"
+    sys.path.insert(0, "/nowhere")
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_device("meta")
+    torch.set_num_threads(3)
+    torch.set_grad_enabled(False)
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = True
+    sys.setrecursionlimit(200)
+    raise ValueError("after changes")
+
+def reseeds():
+    torch.manual_seed(0); np.random.seed(0); random.seed(0)
+
+def looks():
+    assert os.path.samefile(os.getcwd(), os.path.dirname(__file__))
+    assert os.environ.get("CRITGRAD_COMPILE") != "1" and "HOME_OF_NOBODY" not in os.environ
+    assert "/nowhere" not in sys.path
+    assert torch.get_default_dtype() is torch.float32
+    assert torch.get_default_device().type == "cpu"
+    assert torch.get_num_threads() == 1
+    assert torch.is_grad_enabled()
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert not torch.backends.cudnn.benchmark
+    assert sys.getrecursionlimit() > 200
+    assert not sys.stdout.closed
+    assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+    leave("pids")
+
+def exits():
+    sys.exit(5)
+
+def interrupts():
+    raise KeyboardInterrupt
+
+def dies():
+    if leave("dies") <= 3:  # in the first replicate
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def hangs():
+    if leave("hangs") == 1:
+        time.sleep(600)
+
+def good():
+    pass
+
+class Mine(torch.optim.SGD):
+    def __init__(self, params, lr=0.05, kind=""):
+        globals()[kind.rstrip("0123456789")]()
+        super().__init__(params, lr=lr)
+"""
+
+
+def file_of(*kinds: str) -> str:
+    head = FILE[: FILE.index("[arms.sgd]")]
+    tables = [f'[arms.{kind}]\noptimizer = "mine.py:Mine"\nfixed = {{ kind = "{kind}" }}\n' for kind in kinds]
+    return head + "\n".join(tables)
+
+
+def hostile(folder: Path, *kinds: str, **options: object) -> tuple[study.Answer, list[Event]]:
+    path = write(folder, LOOP, file_of(*kinds), mine=HOSTILE)
+    events: list[Event] = []
+    answer = study.run(path, workers=1, device="cpu", on_event=events.append, **options)  # type: ignore[arg-type]
+    return answer, events
+
+
+def untrained(answer: study.Answer) -> dict[str, str]:
+    return {name: arm.replicates[0].untrained for name, arm in answer.arms.items()}
+
+
+def test_one_runs_mischief_is_not_seen_by_the_next(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    between = ["forks", "forks_and_stays", "prints", "alarms", "closes", "changes", "reseeds", "raises"]
+    kinds = ["good", "looks0"]
+    for number, kind in enumerate(between, 1):
+        kinds += [kind, f"looks{number}"]
+    answer, events = hostile(tmp_path, *kinds, "exits", "interrupts", "good9")
+    found = untrained(answer)
+    assert {name: why for name, why in found.items() if why} == {
+        "changes": "ValueError: after changes (mine.py, line 51)",
+        "raises": "ValueError: on purpose (mine.py, line 37)",
+        "exits": "SystemExit: 5 (mine.py, line 72)",
+        "interrupts": "KeyboardInterrupt:  (mine.py, line 75)",
+    }
+    # Whatever happened between them, the same seeds give the same numbers; reseeding in a run does not change others.
+    assert answer.arms["good"].replicates[0].value == answer.arms["good9"].replicates[0].value
+    assert answer.arms["looks8"].replicates[0].value == answer.arms["good"].replicates[0].value
+    # All of it in one worker, which none of it has ended.
+    assert len(set((tmp_path / "pids").read_text().split())) == 1
+    # What is forked ends: the run that comes back in a child, and one that stays behind.
+    for name in ("forked", "stays"):
+        for pid in (tmp_path / name).read_text().split():
+            assert not Path("/proc", pid).exists()
+    out, err = capfd.readouterr()
+    assert out + err == ""
+    assert sum(event.kind == "done" for event in events) + sum(event.kind == "failed" for event in events) == 2 * 21 + 2
+    with Ledger.open(tmp_path / "study.db") as book:
+        failed = [row.error or "" for row in book.rows(status="failed", schema=STUDY_SCHEMA)]
+    assert any("printed last:\njust before" in text for text in failed)
+
+
+@pytest.mark.slow
+def test_a_run_that_kills_its_worker_or_hangs_is_a_failed_run(tmp_path: Path) -> None:
+    answer, _ = hostile(tmp_path, "good", "dies", "hangs", "good2", trial_timeout=3.0)
+    found = untrained(answer)
+    assert "3 workers died while they ran this; the last with exit code -9" in found["dies"]
+    assert "it ran for more than 3 s and was ended" in found["hangs"]
+    assert found["good2"] == ""
+    assert not Path("/proc", (tmp_path / "hangs").read_text().split()[0]).exists()
+    assert [answer.arms[name].replicates[1].untrained for name in ("dies", "hangs")] == ["", ""]
+    again, count = made(tmp_path / "study.toml")
+    assert count == 0  # neither is tried again
+    assert again.arms == answer.arms
+
+
+def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
+    """As the guide shows it: two lines at the top level of a file."""
+    path = write(tmp_path, LOOP)
+    script = tmp_path.with_name(tmp_path.name + "-script.py")
+    script.write_text(
+        "from critgrad.lab import study\n"
+        f"answer = study.run({str(path)!r}, workers=1, device='cpu')\n"
+        "print(answer.final, answer.claims[0].word)\n"
+    )
+    source = str(Path(__file__).parents[3] / "src")
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["True open"]
