@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .aggregations import Aggregation, adding_weights, aggregation_of
-from .formats import FORMATS, SCALE_BLOCK, Slots, working_dtype
+from .formats import FORMATS, SCALE_BLOCK, Format, Slots, working_dtype
 from .layout import Layout, is_dtensor, local
 from .policies import Policy, policy_of
 
@@ -82,6 +82,11 @@ class Part:
         """The key of ``FORMATS`` that the slots are stored by."""
         name = self.options["memory_dtype"]
         return str(self.layout.real_dtype).removeprefix("torch.") if name is None else name
+
+    @property
+    def format(self) -> Format:
+        """How the slots are stored."""
+        return FORMATS[self.format_name]
 
     @property
     def offloaded(self) -> bool:
