@@ -13,7 +13,7 @@ from .engines.torch_ops import joined
 from .memory.aggregations import ROUNDING_OF_PRODUCTS, damping_weights
 from .memory.gram import settled
 from .memory.memory import Memory
-from .memory.ranks import all_reduce_
+from .memory.reducing import all_reduce_
 
 if TYPE_CHECKING:
     from .bases.mixin import Critical

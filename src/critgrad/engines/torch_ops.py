@@ -145,7 +145,7 @@ class TorchOps:
     def _direction(self, block: Block, g: Tensor, weights: tuple[Tensor, Tensor, Tensor | None], d: Tensor) -> Tensor:
         """``d = of_gradient * g + ...``: one row (the sum, or a pick), or every slot by its own weight."""
         scale, share = weights[0].to(block.device, block.work), weights[1].to(block.device, block.work)
-        source = None if share.dim() else self._source(block, weights[2])
+        source = None if share.dim() else self.source(block, weights[2])
         finite = self.decision.finite[block.row].to(block.device)
         C, length = block.slots.values.shape
         if source is not None and g.dtype == block.work and not on_host(g):
@@ -169,7 +169,7 @@ class TorchOps:
                 d[start:stop] = torch.where(finite, saturate(x, g.dtype), g[start:stop])
         return d
 
-    def _source(self, block: Block, picked: Tensor | None) -> Tensor:
+    def source(self, block: Block, picked: Tensor | None) -> Tensor:
         if picked is not None:
             return block.slots.row(int(picked)) if self.host else block.slots.row_at(picked.to(block.device))
         assert block.sum is not None
@@ -226,41 +226,6 @@ class TorchOps:
         start = ((clock.to(block.device) + block.number) % steps).clamp(max=last) * length
         index = (start + torch.arange(length, device=block.device)).clamp(max=block.length - 1)
         block.sum.index_copy_(0, index, block.slots.columns_at(index).sum(0))
-
-    # -- for autograd --------------------------------------------------------------------------------------------------
-
-    def differentiable(self, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """The directions as functions of ``grads`` that autograd can follow; the memory, not gone on yet, is a constant."""
-        store = self.store
-        self.present = [g is not None for g in grads]
-        flats = [None if g is None else part.layout.flat(g) for part, g in zip(store.parts, grads)]
-        # Copies: the slots are written in later steps, and backward comes after those.
-        rows = [part.block.slots.columns(0, part.length).clone() if part.damps else None for part in store.parts]
-        dots: list[Any] = [0.0] * store.rows
-        for part, g, G in zip(store.parts, flats, rows):
-            if G is not None and g is not None:
-                dots[part.row] = dots[part.row] + (G * g).sum(-1, dtype=torch.float64)
-        out: list[Tensor | None] = []
-        for part, g, G in zip(store.parts, flats, rows):
-            if g is None:
-                out.append(None)
-                continue
-            row, usable = part.row, self.decision.finite
-            if G is not None:
-                assert store.gram is not None
-                here = slice(row, row + 1)
-                rho, kappa = part.options["rho"], part.options["kappa"]
-                w = damping_weights(store.gram[here], dots[row][None], rho, kappa, usable[here], self.rounding)
-                d = g - (w[0].to(part.work)[:, None] * G).sum(0)
-            else:
-                scale, share, picked = self.weights[store.blocks.index(part.block)]
-                scale, share = scale.to(part.device, part.work), share.to(part.device, part.work)
-                if share.dim():
-                    d = g * scale + (share[:, None] * part.block.slots.columns(0, part.length)).sum(0)
-                else:
-                    d = (g + self._source(part.block, picked).clone() * share) * scale
-            out.append(part.layout.unflatten(d.to(g.dtype)))
-        return out
 
 
 def joined(block: Block, grads: Sequence[Tensor | None]) -> Tensor | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from .ranks import all_reduce_
+from .reducing import all_reduce_
 from .store import Store
 
 BLOCK = 1 << 14  # values of each slot at a time
