@@ -13,10 +13,11 @@ from .engines.torch_ops import joined
 from .memory.aggregations import ROUNDING_OF_PRODUCTS, damping_weights
 from .memory.gram import settled
 from .memory.memory import Memory
+from .memory.prepared import Prepared
 from .memory.reducing import all_reduce_
 
 if TYPE_CHECKING:
-    from .bases.mixin import Critical
+    from .bases.optimizer import WithMemory
     from .memory.store import Part, Store
 
 
@@ -143,7 +144,7 @@ def inspect(optimizer: Any) -> Report:
     return Report([MemoryReport(**row) for row in reports], ", ".join(names), "; ".join(reasons))
 
 
-def _memory_of(optimizer: Any) -> Memory:
+def _memory_of(optimizer: Any) -> Prepared:
     """Of an optimizer with a memory in front, of one that is built on a memory, or the memory itself."""
     from .bases.mixin import Critical
 
@@ -231,7 +232,7 @@ def _add_damping(memory: Store, rows: list[dict[str, Any]]) -> None:
         row["damped_ratio"] = math.sqrt(max(damped, 0.0) / square)
 
 
-def summary(optimizer: Critical) -> str:
+def summary(optimizer: WithMemory) -> str:
     """The line that ``repr`` adds: what the memory holds, without looking at a device."""
     parts = optimizer._critical_parts
     if parts is None or not parts[0].ready_stores:

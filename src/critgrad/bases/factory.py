@@ -40,9 +40,8 @@ def refuse(base: type[Any]) -> None:
         raise TypeError(f"{base.__name__} has a memory already")
 
 
-def declare(cls: type[Critical]) -> type[Critical]:
-    """Class decorator: ``critical(base, ...)`` with the same defaults is this class."""
-    given = cls.__dict__["_critical_given"]
+def declare(cls: type[Critical], given: dict[str, Any]) -> type[Critical]:
+    """``critical(base, **given)`` is this class from here on."""
     base = cls.__bases__[1]
     cls._critical_base = base
     cls._critical_defaults = options_for(base, given)

@@ -13,22 +13,21 @@ import torch
 from torch import Tensor
 
 from ..engines.differentiable import differentiable
-from ..memory.memory import Memory, MisfitError, run
 from ..memory.options import DEFAULTS
+from ..memory.prepared import MisfitError, Prepared, run
 from ..memory.store import KEYS, SLOTS, Store
-from .families import Epilogue
+from .epilogue import Epilogue
 from .optimizer import WithMemory
 
 
 class Critical(WithMemory):
     """What an optimizer with a memory does beside its base; stands before the base in the class's bases."""
 
-    def _critical_memory(self) -> Memory:
+    def _critical_memory(self) -> Prepared:
         """The memory in front of the base, over groups and state as they are now."""
         if self._critical_parts is None:
-            memory = Memory.__new__(Memory)
             keys = {name: self._critical_key(name) for name in DEFAULTS}
-            memory.set_up(self.param_groups, self.state, keys, self._critical_process_group)
+            memory = Prepared(self.param_groups, self.state, keys, self._critical_process_group)
             memory.lost_group = self._critical_lost_group
             self._critical_parts = memory, Epilogue(self)
         memory, epilogue = self._critical_parts
@@ -72,7 +71,7 @@ class Critical(WithMemory):
         memory.attach()
         return loss
 
-    def _critical_gradients(self, memory: Memory) -> list[list[Tensor | None]]:
+    def _critical_gradients(self, memory: Prepared) -> list[list[Tensor | None]]:
         """``p.grad`` of the parts of each store."""
         grads = [param.grad for param in memory.params()]
         return [memory.vectors_of(store, grads) for store in memory.ready_stores]

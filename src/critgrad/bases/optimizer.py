@@ -13,11 +13,12 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from ..memory.memory import Memory
 from ..memory.options import DEFAULTS, check_options, idle_options, misspelt_keys, option_keys, unexpected
+from ..memory.prepared import Prepared
 from ..memory.store import KEYS
 from . import checkpoint
-from .families import Epilogue, family_of
+from .epilogue import Epilogue
+from .families import family_of
 
 
 class CriticalMeta(type):
@@ -30,10 +31,10 @@ class WithMemory(Optimizer, metaclass=CriticalMeta):
     _critical_base: type[Optimizer] = Optimizer
     _critical_defaults: dict[str, Any] = DEFAULTS
     # Made again when missing: pickle and deepcopy drop attributes.
-    _critical_parts: tuple[Memory, Epilogue] | None = None
+    _critical_parts: tuple[Prepared, Epilogue] | None = None
     _critical_process_group: Any = None
     _critical_lost_group = False  # had a process group, and came without it from pickle or deepcopy
-    _critical_memory: Callable[[], Memory]  # in front of the base (mixin.py)
+    _critical_memory: Callable[[], Prepared]  # in front of the base (mixin.py)
 
     def __init__(self, params: Any, *args: Any, process_group: Any = None, **kwargs: Any) -> None:
         keys = option_keys(self._critical_base_names())

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..memory.aggregations import ROUNDING_OF_PRODUCTS, Linear, Pick, adding_weights, damping_weights, insert_in_gram
 from ..memory.formats import SCALE_BLOCK, saturate, scale_blocks
 from ..memory.gram import settle
-from ..memory.policies import Decision, Tables, advance, decide
+from ..memory.policies import Decision, decide
 from ..memory.store import Block, Store
 from .scratch import Scratch
 from .sums import DEVICE_PIECE, Columns, Sums, may_round_products, measure, on_host
@@ -53,24 +53,13 @@ class TorchOps:
 
     def decide(self, sums: Tensor, priority: Tensor | None, offer: bool = True) -> None:
         """Which slots are written, and the weights of the direction; the tables go on, unless this is no ``offer``."""
-        store, options = self.store, self.store.options
+        store = self.store
         self.sums: Sums = self.columns.read(sums, store)
-        self.tables = Tables(
-            priority=store.priority,
-            norm=store.norm,
-            born=store.born,
-            t=store.clock + 1,
-            g_norm=self.sums.square.to(store.dtype).sqrt(),
-            stream=store.stream,
-            seed=options["seed"],
-            every=options["every"],
-            g_dot_sum=self.sums.g_dot_sum,
-            sum_sq=self.sums.sum_sq,
-            g_dot_slots=self.sums.all_dots,
-            g_priority=None if priority is None else priority.to(store.device, store.dtype),
-            asker=f"policy {store.policy.name!r}",
+        found = self.sums
+        self.tables = store.asks(
+            found.square, priority, g_dot_sum=found.g_dot_sum, sum_sq=found.sum_sq, g_dot_slots=found.all_dots
         )
-        self.decision: Decision = decide(store.policy, self.tables, options["max_age"])
+        self.decision: Decision = decide(store.policy, self.tables, store.options["max_age"])
         self.live = self.tables.live.sum(-1)
         self.weights = [self._weights(block) for block in store.blocks]
         if self.host:
@@ -102,11 +91,7 @@ class TorchOps:
             assert sums.row is not None
             assert sums.own_square is not None
             store.gram.copy_(insert_in_gram(store.gram, sums.row, sums.own_square, decision.accept, decision.slot))
-        tables = advance(store.policy, self.tables, decision, store.options["decay"])
-        for table, new in zip((store.priority, store.norm, store.born), tables):
-            table.copy_(new)
-        store.clock.add_(decision.finite)
-        store.inserted.add_(decision.accept)
+        store.advance(self.tables, decision)
 
     # -- directions and insertion --------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from .store import KEYS, SLOTS, Part, Store
 from .takeover import fill
 
 if TYPE_CHECKING:
-    from .memory import Memory
+    from .prepared import Prepared
 
 _NOTHING: dict[str, Any] = {}
 
@@ -24,7 +24,7 @@ def form(options: dict[str, Any]) -> Any:
     return [options[name] for name in kept], adds
 
 
-def make_stores(memory: Memory, epilogue: Any, only_torch: bool) -> list[Store]:
+def make_stores(memory: Prepared, epilogue: Any, only_torch: bool) -> list[Store]:
     """One under ``scope="global"``, one for each group of another scope; what the state holds is in them."""
     known = [block for store in memory.ready_stores for block in store.blocks]
     together: list[Any] = []
@@ -65,7 +65,7 @@ def make_stores(memory: Memory, epilogue: Any, only_torch: bool) -> list[Store]:
     return stores
 
 
-def _forget(memory: Memory, inside: set[Any]) -> None:
+def _forget(memory: Prepared, inside: set[Any]) -> None:
     """Take our keys out of the state of parameters that are in no memory (any more): nothing keeps them true."""
     for param in [param for param in memory.params() if param not in inside]:
         state = memory.state.get(param, _NOTHING)

@@ -12,7 +12,7 @@ from .store import KEYS, State
 from .takeover import check_state
 
 if TYPE_CHECKING:
-    from .memory import Memory
+    from .prepared import Prepared
 
 
 def ours(state: Mapping[str, Any]) -> State:
@@ -20,12 +20,12 @@ def ours(state: Mapping[str, Any]) -> State:
     return {key: value.detach().clone() for key, value in state.items() if key in KEYS}
 
 
-def state_dict(memory: Memory) -> dict[str, Any]:
+def state_dict(memory: Prepared) -> dict[str, Any]:
     """What is held, by the number of the parameter."""
     return {"state": {i: ours(memory.state.get(param, {})) for i, param in enumerate(memory.params())}}
 
 
-def load_state_dict(memory: Memory, state_dict: dict[str, Any]) -> None:
+def load_state_dict(memory: Prepared, state_dict: dict[str, Any]) -> None:
     """Bring it into the state, where the memory finds it; raises before anything is changed if it does not fit."""
     params, saved = memory.params(), state_dict["state"]
     if sorted(saved) != list(range(len(params))):

@@ -18,7 +18,7 @@ from torch import Tensor
 from .aggregations import Aggregation, adding_weights, aggregation_of
 from .formats import FORMATS, SCALE_BLOCK, Format, Slots, working_dtype
 from .layout import Layout, is_dtensor, local
-from .policies import Policy, policy_of
+from .policies import Decision, Policy, Tables, advance, policy_of
 
 # State keys: flat tensors of fixed shape under every parameter, from the first step on.
 SLOTS = "critical_slots"  # (C, *shape): the stored gradients
@@ -87,6 +87,11 @@ class Part:
     def format(self) -> Format:
         """How the slots are stored."""
         return FORMATS[self.format_name]
+
+    @property
+    def form(self) -> Any:
+        """What parts that share a buffer have in common."""
+        return self.format_name, self.damps, self.dtype, self.device, self.offloaded
 
     @property
     def offloaded(self) -> bool:
@@ -184,6 +189,30 @@ class Store:
         """By their keys."""
         tables = (self.priority, self.norm, self.born, self.clock, self.inserted)
         return dict(zip(TABLE_KEYS, tables))
+
+    def asks(self, square: Tensor, priority: Tensor | None, **products: Tensor | None) -> Tables:
+        """What the rules look at, for a gradient of this squared norm."""
+        return Tables(
+            priority=self.priority,
+            norm=self.norm,
+            born=self.born,
+            t=self.clock + 1,
+            g_norm=square.to(self.dtype).sqrt(),
+            stream=self.stream,
+            seed=self.options["seed"],
+            every=self.options["every"],
+            g_priority=None if priority is None else priority.to(self.device, self.dtype),
+            asker=f"policy {self.policy.name!r}",
+            **products,
+        )
+
+    def advance(self, tables: Tables, decision: Decision) -> None:
+        """The tables go on, as decided."""
+        new = advance(self.policy, tables, decision, self.options["decay"])
+        for table, values in zip((self.priority, self.norm, self.born), new):
+            table.copy_(values)
+        self.clock.add_(decision.finite)
+        self.inserted.add_(decision.accept)
 
     def adding_weights(self, aggr: str | Aggregation, kappa: float) -> list[tuple[float, float]]:
         """``(scale, share)`` by the number of live entries, as numbers: for engines that decide on the host."""

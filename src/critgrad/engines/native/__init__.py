@@ -18,7 +18,7 @@ from torch import Tensor
 from ...memory.aggregations import Linear
 from ...memory.gram import settle
 from ...memory.layout import same_strides
-from ...memory.policies import POLICIES, Tables, advance, decide
+from ...memory.policies import POLICIES, decide
 from ...memory.store import Part, Store
 from ..scratch import Scratch
 from .build import compiled_core, thread_pool, why_no_core
@@ -27,16 +27,8 @@ CHUNK = 1 << 15  # values that a thread takes at a time; a thread more for each 
 
 # The constants of core.c.
 _POLICIES = ("KotH", "bottomC", "FIFO", "random", "MNDS", "RR", "NCPR", "sparse")
-_NONE = 0
-_CODES = {
-    ("sgd", False): 1,
-    ("sgd", True): 2,
-    ("rmsprop", False): 3,
-    ("rmsprop", True): 4,
-    ("adam", False): 5,
-    ("nadam", False): 6,
-}
-FAMILIES = tuple(dict.fromkeys(family for family, _ in _CODES))
+_CODES = ("none", "sgd", "sgd momentum", "sgd nesterov", "rmsprop", "rmsprop momentum", "adam", "nadam")
+FAMILIES = ("sgd", "rmsprop", "adam", "nadam")
 
 
 def _structure(name: str, **fields: Sequence[str]) -> type[ctypes.Structure]:
@@ -53,7 +45,7 @@ _Part: Any = _structure(
 )
 _Group: Any = _structure(
     "_Group",
-    integers=("family", "nesterov", "maximize", "decoupled"),
+    integers=("family", "maximize", "decoupled"),
     numbers=("lr", "weight_decay", "beta1", "beta2", "eps", "momentum", "momentum_decay"),
 )
 _TABLES = ("priority", "norm", "born", "clock", "inserted", "stream")
@@ -208,27 +200,10 @@ class Engine:
 
     def _decide_by_functions(self, priority: Tensor | None) -> None:
         """The decision of a policy that is an object of functions."""
-        store, options = self.store, self.store.options
-        before = Tables(
-            priority=store.priority,
-            norm=store.norm,
-            born=store.born,
-            t=store.clock + 1,
-            g_norm=self.sums[:, 0].to(store.dtype).sqrt(),
-            stream=store.stream,
-            seed=options["seed"],
-            every=options["every"],
-            g_priority=None if priority is None else priority.to(store.dtype),
-            asker=f"policy {store.policy.name!r}",
-        )
-        decision = decide(store.policy, before, options["max_age"])
-        live = before.live.sum(-1)
-        for table, new in zip(
-            (store.priority, store.norm, store.born), advance(store.policy, before, decision, options["decay"])
-        ):
-            table.copy_(new)
-        store.clock.add_(decision.finite)
-        store.inserted.add_(decision.accept)
+        store = self.store
+        before = store.asks(self.sums[:, 0], priority)
+        decision, live = decide(store.policy, before, store.options["max_age"]), before.live.sum(-1)
+        store.advance(before, decision)
         columns = (decision.accept.long(), decision.slot, store.clock, decision.finite.long(), live)
         self.rows[:] = array("q", torch.stack(columns, -1).flatten().tolist())
 
@@ -283,10 +258,9 @@ class Engine:
         epilogue = self.epilogue
         for row, group in zip(self.group_table, self.groups):
             numbers = epilogue.numbers(group)
-            row.family = _CODES[epilogue.family.name, numbers["momentum"] != 0]
-            row.nesterov, row.maximize = bool(group.get("nesterov")), bool(group["maximize"])
-            row.decoupled = epilogue.decoupled(group)
-            row.lr = float(group["lr"])
+            kind = " nesterov" if group.get("nesterov") else " momentum" if numbers["momentum"] != 0 else ""
+            row.family = _CODES.index(epilogue.family.name + kind)
+            row.maximize, row.decoupled, row.lr = bool(group["maximize"]), epilogue.decoupled(group), float(group["lr"])
             for name in ("weight_decay", "beta1", "beta2", "eps", "momentum", "momentum_decay"):
                 setattr(row, name, numbers[name])
 

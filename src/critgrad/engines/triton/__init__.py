@@ -104,7 +104,7 @@ class Chunks(NamedTuple):
 
     tensor: Tensor
     start: Tensor
-    count: int
+    number: int
 
 
 @dataclass
@@ -227,7 +227,7 @@ class Engine:
             block, warps = TUNING.update(self.damps, bytes_of_a_value, self.family, buffers)
             measured = chunks(numbers, self.span)
             many = self.damps and not store.by_tensor
-            programs = min(measured.count, most) if many else measured.count
+            programs = min(measured.number, most) if many else measured.number
             self.launches.append(Launch(group, first, measured, chunks(numbers, block), programs, rows, block, warps))
             at = rows
             for i in numbers if store.by_tensor else ():
@@ -382,7 +382,7 @@ class Engine:
         lr_tensor = lr.to(store.device, torch.float32, non_blocking=True) if lr_is_tensor else self.weights
         numbers = {"momentum": 0.0} if group is None else epilogue.numbers(group)
         self.update(
-            launch.updated.count, *launch.updated[:2], self.lengths, self.rows, self.aligned, self.static,
+            launch.updated.number, *launch.updated[:2], self.lengths, self.rows, self.aligned, self.static,
             self.grads, len(store.parts), self.decisions, self.corrections, self.weights,
             0.0 if lr_is_tensor else float(lr), lr_tensor, self.weights if self.damps else self._adding(part), out, self.starts,
             *kernel_scalars(self.family, numbers), store.topC,
