@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .engines.sums import Columns, measure, squares
+from .engines.sums import measure, read, squares
 from .engines.torch_ops import joined
-from .memory.aggregations import ROUNDING_OF_PRODUCTS, damping_weights
+from .memory.damping import ROUNDING_OF_PRODUCTS, damping_weights
 from .memory.gram import settled
 from .memory.memory import Memory
 from .memory.prepared import Prepared
@@ -212,11 +212,8 @@ def _add_damping(memory: Store, rows: list[dict[str, Any]]) -> None:
     grads = _gradients(memory.parts)
     if all(g is None for g in grads):
         return
-    columns = Columns(memory)
     vectors = [joined(block, [grads[part.number] for part in block.parts]) for block in memory.blocks]
-    sums = columns.read(all_reduce_(measure(memory, vectors, columns), memory), memory)
-    assert sums.dots is not None
-    assert sums.own_square is not None
+    sums = read(all_reduce_(measure(memory, vectors), memory), memory)
     options = next(part.options for part in memory.parts if part.damps)
     usable = torch.isfinite(sums.square)
     rounding = ROUNDING_OF_PRODUCTS if memory.dtype == torch.float32 else 1e-13

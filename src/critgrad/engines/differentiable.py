@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..memory.aggregations import damping_weights
+from ..memory.damping import damping_weights
 from ..memory.reducing import all_reduce_
 from ..memory.store import Store
 from .torch_ops import TorchOps

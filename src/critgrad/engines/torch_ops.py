@@ -13,13 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..memory.aggregations import ROUNDING_OF_PRODUCTS, Linear, Pick, adding_weights, damping_weights, insert_in_gram
+from ..memory.aggregations import Linear, Pick, adding_weights
+from ..memory.damping import ROUNDING_OF_PRODUCTS, damping_weights, insert_in_gram
 from ..memory.formats import SCALE_BLOCK, saturate, scale_blocks
 from ..memory.gram import settle
 from ..memory.policies import Decision, decide
 from ..memory.store import Block, Store
+from .products import DEVICE_PIECE, may_round_products, on_host
 from .scratch import Scratch
-from .sums import DEVICE_PIECE, Columns, Sums, may_round_products, measure, on_host
+from .sums import Sums, measure, read
 
 HOST_PIECE = 1 << 17  # values: four arrays of them are about what a core can keep in cache
 
@@ -28,7 +30,7 @@ class TorchOps:
     """One step of one store, in the order of ``Memory.step``: ``measure``, ``decide``, ``apply``."""
 
     name = "torch"
-    waiting = stepped = False  # the base always steps by itself
+    waiting = stepped = takes_epilogue = False  # the base always steps by itself
 
     def __init__(self, store: Store, epilogue: Any = None) -> None:
         self.store = store
@@ -48,13 +50,12 @@ class TorchOps:
         offloaded = any(part.offloaded for part in store.parts)
         self.host = not torch.compiler.is_compiling() and (on_host(store.born) or offloaded)
         self.g = [joined(block, [flats[part.number] for part in block.parts]) for block in store.blocks]
-        self.columns = Columns(store)
-        return measure(store, self.g, self.columns)
+        return measure(store, self.g)
 
     def decide(self, sums: Tensor, priority: Tensor | None, offer: bool = True) -> None:
         """Which slots are written, and the weights of the direction; the tables go on, unless this is no ``offer``."""
         store = self.store
-        self.sums: Sums = self.columns.read(sums, store)
+        self.sums: Sums = read(sums, store)
         found = self.sums
         self.tables = store.asks(
             found.square, priority, g_dot_sum=found.g_dot_sum, sum_sq=found.sum_sq, g_dot_slots=found.all_dots
@@ -78,7 +79,6 @@ class TorchOps:
             return scale[row], share[row], None if picked is None else picked[row]
         if aggregation.damps:
             assert store.gram is not None
-            assert self.sums.dots is not None
             w = damping_weights(store.gram, self.sums.dots, options["rho"], options["kappa"], usable, self.rounding)
             return torch.ones_like(w[row, 0]), -w[row], None
         of_gradient, of_slots = aggregation.slot_weights(self.tables, usable)
@@ -88,8 +88,6 @@ class TorchOps:
         """Tables and inner products after the insertion."""
         store, decision, sums = self.store, self.decision, self.sums
         if store.gram is not None:
-            assert sums.row is not None
-            assert sums.own_square is not None
             store.gram.copy_(insert_in_gram(store.gram, sums.row, sums.own_square, decision.accept, decision.slot))
         store.advance(self.tables, decision)
 

@@ -104,7 +104,8 @@ class Prepared:
             list(map(id, ours)),
             [tensor.data_ptr() for tensor in ours if type(tensor) is Tensor],
         )
-        return Look(self._forms, tensors, (only_torch, self._kinds, epilogue and epilogue.places(self._states)))
+        takes = epilogue is not None and any(store.engine.takes_epilogue for store in self.ready_stores)
+        return Look(self._forms, tensors, (only_torch, self._kinds, epilogue.places(self._states) if takes else None))
 
     def look_again(self) -> None:
         """What was prepared does not fit, though nothing seems to have moved: an address may be used a second time."""

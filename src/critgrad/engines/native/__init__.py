@@ -88,6 +88,7 @@ class Engine:
     """The core's tables for one store: addresses, mostly. Only those of the gradients change from step to step."""
 
     name = "native"
+    takes_epilogue = True
 
     def __init__(self, store: Store, epilogue: Any) -> None:
         settle(store)

@@ -125,7 +125,7 @@ class Engine:
     """The tables of addresses of one store, and its launches. Made once; only the gradients' addresses change."""
 
     name = "triton"
-    waiting = False
+    takes_epilogue, waiting = True, False
 
     def __init__(self, store: Store, epilogue: Any) -> None:
         self.store, self.epilogue = store, epilogue

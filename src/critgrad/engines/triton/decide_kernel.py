@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ...memory.aggregations import RHO_ABOVE_ROUNDING, ROUNDING_OF_PRODUCTS
+from ...memory.damping import RHO_ABOVE_ROUNDING, ROUNDING_OF_PRODUCTS
 from .device_functions import ACCEPT, CLOCK, DECISION_COLUMNS, FINITE, LIVE, PICKED, SLOT, uniform
 from .measure_kernels import newest_entry
 
