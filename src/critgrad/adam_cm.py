@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from .memory import Memory
-from .memory.layout import is_dtensor, local
+from .memory.dtensors import is_dtensor, local
 from .memory.options import DEFAULTS, check_options, default_options, unexpected
 
 

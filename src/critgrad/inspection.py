@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from .engines.sums import measure, read, squares
 from .engines.torch_ops import joined
 from .memory.damping import ROUNDING_OF_PRODUCTS, damping_weights
+from .memory.dtensors import local
 from .memory.gram import settled
 from .memory.memory import Memory
 from .memory.prepared import Prepared
 from .memory.reducing import all_reduce_
+from .memory.store import SCALE, SLOTS, SUM
 
 if TYPE_CHECKING:
     from .bases.optimizer import WithMemory
@@ -183,8 +187,22 @@ def _report(memory: Store, row: int) -> dict[str, Any]:
         "gradient_norm": gradient,
         "sum_norm": total if sums else None,
         "mean_norm": sum(norms[k] for k in live) / len(live) if live else None,
-        "bytes": sum(part.bytes for part in parts) + memory.table_bytes // memory.rows,
+        "bytes": slot_bytes(parts) + table_bytes(memory) // memory.rows,
     }
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def slot_bytes(parts: Sequence[Part]) -> int:
+    """Held by this rank for these parameters, the shared tables not counted."""
+    return _bytes(local(part.tensors[key]) for part in parts for key in (SLOTS, SCALE, SUM) if key in part.tensors)
+
+
+def table_bytes(store: Store) -> int:
+    """Of the tables alone, which every parameter's state shows but one tensor holds."""
+    return _bytes([*store.tables().values(), *([] if store.gram is None else [store.gram])])
 
 
 def _gradients(parts: list[Part]) -> list[Any]:
@@ -236,5 +254,6 @@ def summary(optimizer: WithMemory) -> str:
         return "\nCritical gradients: nothing held yet"
     stores = parts[0].ready_stores
     memories, tensors = sum(store.rows for store in stores), sum(len(store.parts) for store in stores)
+    held = sum(slot_bytes(store.parts) + table_bytes(store) for store in stores)
     word = "memory" if memories == 1 else "memories"
-    return f"\nCritical gradients: {memories} {word} of {tensors} tensors, {human_bytes(sum(store.bytes for store in stores))}"
+    return f"\nCritical gradients: {memories} {word} of {tensors} tensors, {human_bytes(held)}"

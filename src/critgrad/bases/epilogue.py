@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..memory.layout import local, same_strides
+from ..memory.dtensors import local
+from ..memory.layout import same_strides
 from ..memory.store import Part, Store
 from .families import Group, family_of
 

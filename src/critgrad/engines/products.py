@@ -5,17 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..memory.layout import on_host
 from ..memory.store import Block
 
 PIECE = 1 << 16
 SMALL = 1 << 14  # a matrix product adds up in fewer lanes than a dot product: this piece is as exact as that one
 ROW = 256
 DEVICE_PIECE = 1 << 23  # of products with all slots: few launches; what is summed in float64 is bounded by ROW
-
-
-def on_host(tensor: Tensor) -> bool:
-    """Whether values may be looked at without waiting for a device or breaking a compiled graph."""
-    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def may_round_products() -> bool:

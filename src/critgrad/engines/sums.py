@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..memory.layout import on_host
 from ..memory.store import Block, Store
-from .products import PIECE, dot, on_host, row_dots
+from .products import PIECE, dot, row_dots
 
 Vectors = Sequence[Tensor | None]  # flat, one for each block; None counts as zero
 

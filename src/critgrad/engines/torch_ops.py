@@ -17,9 +17,10 @@ from ..memory.aggregations import Linear, Pick, adding_weights
 from ..memory.damping import ROUNDING_OF_PRODUCTS, damping_weights, insert_in_gram
 from ..memory.formats import SCALE_BLOCK, saturate, scale_blocks
 from ..memory.gram import settle
+from ..memory.layout import on_host
 from ..memory.policies import Decision, decide
 from ..memory.store import Block, Store
-from .products import DEVICE_PIECE, may_round_products, on_host
+from .products import DEVICE_PIECE, may_round_products
 from .scratch import Scratch
 from .sums import Sums, measure, read
 

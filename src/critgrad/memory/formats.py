@@ -39,6 +39,11 @@ FORMATS = {
 }
 
 
+def scaled_format(dtype: torch.dtype) -> Format | None:
+    """The format whose 8-bit codes are of ``dtype``, or ``None``."""
+    return next((f for f in FORMATS.values() if f.scaled and f.dtype == dtype), None)
+
+
 def working_dtype(dtype: torch.dtype) -> torch.dtype:
     """The real dtype in which a memory computes for a parameter of ``dtype``: float32, or float64 for float64."""
     return torch.promote_types(dtype.to_real(), torch.float32)

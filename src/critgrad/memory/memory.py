@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from . import saving
-from .layout import like
+from .dtensors import like
 from .options import DEFAULTS, check_options, default_options, unexpected
 from .prepared import Prepared, Vectors, run
 from .reducing import all_reduce_

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .. import engines
 from . import making
-from .layout import aligned, like, local
+from .dtensors import aligned, like, local
 from .options import check_options
 from .reducing import all_reduce_
 from .store import SLOTS, SUM, State, Store
@@ -166,8 +166,6 @@ class Prepared:
                     f"{part.param.dtype} and shape {tuple(part.layout.shape)} on {part.device}"
                 )
         return mine
-
-    # -- what is prepared ----------------------------------------------------------------------------------------------
 
 
 def run(store: Store, vectors: Vectors, priority: Tensor | None = None, fresh: bool = False) -> list[Tensor | None]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from .layout import is_dtensor
+from .dtensors import is_dtensor
 
 if TYPE_CHECKING:
     from .store import Part, Store

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from .aggregations import Aggregation, adding_weights, aggregation_of
+from .dtensors import is_dtensor, local
 from .formats import FORMATS, SCALE_BLOCK, Format, Slots, working_dtype
-from .layout import Layout, is_dtensor, local
+from .layout import Layout
 from .policies import Decision, Policy, Tables, advance, policy_of
 
 # State keys: flat tensors of fixed shape under every parameter, from the first step on.
@@ -103,12 +104,6 @@ class Part:
         """Flat; ``None`` where it damps."""
         total = self.block.sum
         return None if total is None else total[self.start : self.start + self.length]
-
-    @property
-    def bytes(self) -> int:
-        """Held by this rank for this parameter, the shared tables not counted."""
-        mine = [local(self.tensors[key]) for key in (SLOTS, SCALE, SUM) if key in self.tensors]
-        return sum(tensor.numel() * tensor.element_size() for tensor in mine)
 
 
 class Block:
@@ -233,19 +228,3 @@ class Store:
                     mine.pop(key, None)
             mine.update(part.tensors)
         self.attached = True
-
-    @property
-    def table_bytes(self) -> int:
-        """Of the tables alone, which every parameter's state shows but one tensor holds."""
-        tables = [*self.tables().values(), *([] if self.gram is None else [self.gram])]
-        return sum(table.numel() * table.element_size() for table in tables)
-
-    @property
-    def bytes(self) -> int:
-        """Held by this rank: slots, sums and tables."""
-        return sum(part.bytes for part in self.parts) + self.table_bytes
-
-
-def scaled_format(dtype: torch.dtype) -> Any:
-    """The format whose 8-bit codes are of ``dtype``, or ``None``."""
-    return next((f for f in FORMATS.values() if f.scaled and f.dtype == dtype), None)

@@ -12,25 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .formats import FORMATS, SCALE_BLOCK, Format, Slots, scale_blocks
+from .dtensors import is_dtensor, local
+from .formats import FORMATS, SCALE_BLOCK, Format, Slots, scale_blocks, scaled_format
 from .gram import gram_from_slots, is_of_these_slots, pending
-from .layout import is_dtensor, local
-from .store import (
-    BORN,
-    CLOCK,
-    GRAM,
-    INSERTED,
-    NORM,
-    PRIORITY,
-    SCALE,
-    SLOTS,
-    SUM,
-    Block,
-    Part,
-    State,
-    Store,
-    scaled_format,
-)
+from .store import BORN, CLOCK, GRAM, INSERTED, NORM, PRIORITY, SCALE, SLOTS, SUM, Block, Part, State, Store
 
 
 def fill(store: Store, olds: Sequence[State], together: bool, known: Iterable[Block]) -> None:

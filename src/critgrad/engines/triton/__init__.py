@@ -20,9 +20,10 @@ from torch import Tensor
 from torch._utils import _unflatten_dense_tensors
 
 from ...memory.aggregations import Linear, Pick
+from ...memory.dtensors import is_dtensor, local
 from ...memory.formats import SCALE_BLOCK
 from ...memory.gram import settle
-from ...memory.layout import is_dtensor, local, same_strides
+from ...memory.layout import same_strides
 from ...memory.policies import POLICIES
 from ...memory.store import SCALE, SLOTS, SUM, Part, Store
 from .launch import INTERPRETED, TUNING, Launcher, split
