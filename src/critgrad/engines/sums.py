@@ -31,36 +31,62 @@ class Sums:
     sum_sq: Tensor | None
 
 
+def _widths(store: Store) -> dict[str, int]:
+    """Columns of the table of sums; of what nobody asks for there are none, and ranks exchange nothing."""
+    C, damps = store.topC, store.damps
+    cosine = int(store.needs_cosine and any(not block.damps for block in store.blocks))
+    rounded = any(block.damps and not block.slots.is_exact for block in store.blocks)
+    widths = {
+        "square": 1,
+        "against": cosine,
+        "sum_sq": cosine,
+        "own": int(damps),
+        "dots": C * damps,
+        "row": C * rounded,
+    }
+    return {**widths, "other dots": C * store.needs_dots}
+
+
 def measure(store: Store, g: Vectors) -> Tensor:
     """The share of this rank in all sums, a row of the table for each memory; ``read`` gives them names."""
-    C, cosine, every_dot = store.topC, store.needs_cosine, store.needs_dots
+    widths = _widths(store)
+    table = torch.zeros(len(store.blocks), sum(widths.values()), dtype=torch.float64, device=store.device)
+    found = dict(zip(widths, table.split(list(widths.values()), 1)))
     square = squares(g, store.blocks, store.device)
-    table = torch.zeros(len(store.blocks), 4 + 3 * C, dtype=torch.float64, device=store.device)
-    table[:, 0] = square
-    asked = cosine or every_dot or store.damps
-    for block, v, mine, known in zip(store.blocks, g, table, square) if asked else ():
-        if block.counts and cosine and block.sum is not None:
-            mine[2] = dot(block.sum, block.sum, block.work)
+    found["square"][:, 0] = square
+    for i, (block, v) in enumerate(zip(store.blocks, g)) if table.shape[1] > 1 else ():
+        if not block.counts:
+            continue
+        if block.sum is not None and widths["sum_sq"]:
+            found["sum_sq"][i] = dot(block.sum, block.sum, block.work)
             if v is not None:
-                mine[1] = dot(v, block.sum, block.work)
-        if block.counts and v is not None and (block.damps or every_dot):
-            a, r, own = row_dots(block, v, known)
+                found["against"][i] = dot(v, block.sum, block.work)
+        if v is not None and (block.damps or widths["other dots"]):
+            a, r, own = row_dots(block, v, square[i])
+            found["dots" if block.damps else "other dots"][i] = a
             if block.damps:
-                mine[3], mine[4 : 4 + C], mine[4 + C : 4 + 2 * C] = own, a, r
-            else:
-                mine[4 + 2 * C :] = a
+                found["own"][i] = own
+            if block.damps and widths["row"]:
+                found["row"][i] = r
     return table if store.by_tensor else table.sum(0, keepdim=True)
 
 
 def read(table: Tensor, store: Store) -> Sums:
     """The columns of a table of sums by name."""
-    square, against, sum_sq, own_square = table[:, :4].unbind(1)
-    dots, row, other = table[:, 4:].split(store.topC, 1)
+    widths = _widths(store)
+    square, against, sum_sq, own, dots, row, all_dots = table.split(list(widths.values()), 1)
+    against, sum_sq = against.sum(1), sum_sq.sum(1)
     if store.gram is not None:  # of what damps: g times the sum is the sum of G g, the sum's square is 1'K1
         against, sum_sq = against + dots.sum(-1), sum_sq + store.gram.sum((-2, -1))
-    all_dots = dots + other if store.needs_dots else None
-    cosine = (against, sum_sq) if store.needs_cosine else (None, None)
-    return Sums(square, own_square, dots, row, all_dots, *cosine)
+        all_dots = all_dots + dots if widths["other dots"] else all_dots
+    return Sums(
+        square[:, 0],
+        own.sum(1),
+        dots,
+        row if widths["row"] else dots,
+        all_dots if widths["other dots"] else None,
+        *((against, sum_sq) if store.needs_cosine else (None, None)),
+    )
 
 
 def squares(vectors: Vectors, blocks: Sequence[Block], device: torch.device) -> Tensor:

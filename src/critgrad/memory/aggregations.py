@@ -191,6 +191,13 @@ def adding_weights(aggr: str | Aggregation, kappa: Any, n: Tensor, usable: Tenso
     return torch.where(use, scale, 1.0), torch.where(use, share, 0.0)
 
 
+def adding_table(aggr: str | Aggregation, kappa: float, topC: int) -> list[tuple[float, float]]:
+    """``(scale, share)`` for every number of live entries, as plain numbers: for kernels."""
+    counts = torch.arange(topC + 1, device="cpu")
+    both = adding_weights(aggr, kappa, counts, torch.ones_like(counts, dtype=torch.bool))
+    return list(zip(*(weights.tolist() for weights in both)))
+
+
 def pick(aggr: str, norm: Tensor, born: Tensor) -> Tensor:
     """The slot that ``"min"``, ``"median"`` or ``"max"`` picks."""
     aggregation: Any = AGGREGATIONS[aggr]

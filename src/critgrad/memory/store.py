@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .aggregations import Aggregation, adding_weights, aggregation_of
+from .aggregations import Aggregation, aggregation_of
 from .dtensors import is_dtensor, local
 from .formats import FORMATS, SCALE_BLOCK, Format, Slots, working_dtype
 from .layout import Layout
@@ -156,7 +156,6 @@ class Store:
         self.attached = False  # whether the optimizer's state holds what is here
         self.engine: Any = None
         self.engine_reason = ""  # why not a faster one
-        self._adding: dict[Any, list[tuple[float, float]]] = {}
         self._forms = [
             None if part.sharded else (part.layout.shape, part.dtype, part.device, torch.strided) for part in parts
         ]
@@ -208,16 +207,6 @@ class Store:
             table.copy_(values)
         self.clock.add_(decision.finite)
         self.inserted.add_(decision.accept)
-
-    def adding_weights(self, aggr: str | Aggregation, kappa: float) -> list[tuple[float, float]]:
-        """``(scale, share)`` by the number of live entries, as numbers: for engines that decide on the host."""
-        if (aggr, kappa) not in self._adding:
-            counts = torch.arange(self.topC + 1, device="cpu")
-            both = adding_weights(aggr, kappa, counts, torch.ones_like(counts, dtype=torch.bool))
-            if len(self._adding) > 64:  # a schedule of kappa
-                self._adding.clear()
-            self._adding[aggr, kappa] = list(zip(*(weights.tolist() for weights in both)))
-        return self._adding[aggr, kappa]
 
     def attach(self, state: MutableMapping[Tensor, State]) -> None:
         """Write our keys into the optimizer's state, and take out those that this store does not use."""

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...memory.aggregations import Linear
+from ...memory.aggregations import Linear, adding_table
 from ...memory.gram import settle
 from ...memory.layout import same_strides
 from ...memory.policies import POLICIES, decide
@@ -27,8 +27,8 @@ CHUNK = 1 << 15  # values that a thread takes at a time; a thread more for each 
 
 # The constants of core.c.
 _POLICIES = ("KotH", "bottomC", "FIFO", "random", "MNDS", "RR", "NCPR", "sparse")
-_CODES = ("none", "sgd", "sgd momentum", "sgd nesterov", "rmsprop", "rmsprop momentum", "adam", "nadam")
-FAMILIES = ("sgd", "rmsprop", "adam", "nadam")
+_FAMILIES = ("none", "sgd", "sgd momentum", "sgd nesterov", "rmsprop", "rmsprop momentum", "adam", "nadam")
+FAMILIES = tuple(dict.fromkeys(name.split()[0] for name in _FAMILIES[1:]))
 
 
 def _structure(name: str, **fields: Sequence[str]) -> type[ctypes.Structure]:
@@ -249,7 +249,8 @@ class Engine:
         adding = [(1.0, 0.0)] * (self.store.topC + 1)  # for what damps, and does not look
         damps = [_damps(mine, self.store) for mine in self.options]
         tables = [
-            adding if d else self.store.adding_weights(aggr, float(kappa)) for d, (aggr, kappa, _) in zip(damps, now)
+            adding if d else adding_table(aggr, float(kappa), self.store.topC)
+            for d, (aggr, kappa, _) in zip(damps, now)
         ]
         self.rooms["adding"][:] = array("d", [number for table in tables for pair in table for number in pair])
         self.rooms["damping"][:] = array("d", [float(number) for _, kappa, rho in now for number in (rho, kappa)])
@@ -260,7 +261,7 @@ class Engine:
         for row, group in zip(self.group_table, self.groups):
             numbers = epilogue.numbers(group)
             kind = " nesterov" if group.get("nesterov") else " momentum" if numbers["momentum"] != 0 else ""
-            row.family = _CODES.index(epilogue.family.name + kind)
+            row.family = _FAMILIES.index(epilogue.family.name + kind)
             row.maximize, row.decoupled, row.lr = bool(group["maximize"]), epilogue.decoupled(group), float(group["lr"])
             for name in ("weight_decay", "beta1", "beta2", "eps", "momentum", "momentum_decay"):
                 setattr(row, name, numbers[name])

@@ -19,35 +19,26 @@ import torch
 from torch import Tensor
 from torch._utils import _unflatten_dense_tensors
 
-from ...memory.aggregations import Linear, Pick
+from ...memory.aggregations import Pick, adding_table
 from ...memory.dtensors import is_dtensor, local
 from ...memory.formats import SCALE_BLOCK
 from ...memory.gram import settle
 from ...memory.layout import same_strides
-from ...memory.policies import POLICIES
 from ...memory.store import SCALE, SLOTS, SUM, Part, Store
 from .launch import INTERPRETED, TUNING, Launcher, split
 
-MOST_DAMPING_SLOTS = 32  # their loads are unrolled
 FAMILIES = ("sgd", "rmsprop", "adam", "nadam")  # of bases/families.py, that update_kernels.base_update knows
 SMALLEST_RHO = 1e-37  # a kernel's numbers are single, and 0 would leave free slots without a pivot
 
 try:
     import triton
-    import triton.language as tl
 
-    from .decide_kernel import KNOWN_POLICIES, decide_kernel
+    from .decide_kernel import decide_kernel
     from .device_functions import CORRECTION_COLUMNS, COUNTERS, DECISION_COLUMNS
+    from .limits import TYPES, unknown_to_kernels
     from .measure_kernels import dots_kernel, norms_kernel
     from .update_kernels import update_kernel
 
-    TYPES = {
-        torch.float32: tl.float32,
-        torch.bfloat16: tl.bfloat16,
-        torch.float16: tl.float16,
-        torch.int8: tl.int8,
-        torch.float8_e4m3fn: tl.int8,  # as bytes; the kernels know it by its largest code
-    }
     AVAILABLE = True
 except ImportError:
     AVAILABLE = False
@@ -55,49 +46,12 @@ except ImportError:
 _CAPTURED: list[Any] = []  # engines whose tables a CUDA graph reads, for as long as somebody may replay it
 
 
-def _reachable(device: torch.device) -> bool:
-    return device.type == "cuda" or (INTERPRETED and device.type == "cpu")
-
-
 def declines(store: Store) -> str | None:
     """What of a store this engine does not know, or ``None`` where it can take all of it."""
     if not AVAILABLE:
         return "Triton is not installed"
-    unknown = _unknown(store)
+    unknown = unknown_to_kernels(store)
     return None if unknown is None else f"Triton's kernels do not take {unknown}"
-
-
-def _unknown(store: Store) -> str | None:
-    name = store.policy.name
-    if store.policy is not POLICIES.get(name) or name not in KNOWN_POLICIES:
-        return f"policy {name!r}"
-    if store.dtype != torch.float32:
-        return "parameters that are wider than float32"
-    for part in store.parts:
-        aggregation = part.aggregation
-        picks = isinstance(aggregation, Pick) and aggregation.number is not None
-        if not (picks or isinstance(aggregation, Linear) or aggregation.name == "fisher"):
-            return f"aggr={aggregation.name!r}"
-    if store.damps:
-        kinds = {(p.damps, p.options["rho"], p.options["kappa"], p.format_name, p.dtype) for p in store.parts}
-        if len(kinds) > 1:
-            return "several ways of damping in one memory"
-        if store.topC > MOST_DAMPING_SLOTS:
-            return f"topC={store.topC} with damping (at most {MOST_DAMPING_SLOTS})"
-    if store.by_tensor and store.process_group is not None:
-        return 'scope="tensor" over ranks'
-    for part in store.parts:
-        if part.device != store.device or not _reachable(part.device):
-            return "parameters on several devices"
-        if part.layout.complex or part.dtype not in TYPES or part.format.dtype not in TYPES:
-            return f"parameters in {part.dtype} with slots in {part.format_name}"
-        if part.offloaded:
-            return "slots in host memory"
-        if not same_strides(part.layout.shape, local(part.param).stride(), part.layout.strides):
-            return "parameters with gaps in memory"
-        if INTERPRETED and part.format_name == "float8":
-            return "float8 in the interpreter"  # which rounds them wrongly
-    return None
 
 
 class Chunks(NamedTuple):
@@ -369,7 +323,7 @@ class Engine:
         if (aggregation, kappa) not in self.adding:
             if len(self.adding) > 64:  # a schedule of kappa
                 self.adding.clear()
-            table = self.store.adding_weights(aggregation, kappa)
+            table = adding_table(aggregation, kappa, self.store.topC)
             self.adding[aggregation, kappa] = torch.tensor(table, dtype=torch.float32, device=self.store.device)
         return self.adding[aggregation, kappa]
 
