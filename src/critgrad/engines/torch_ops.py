@@ -155,7 +155,7 @@ class TorchOps:
 
     def source(self, block: Block, picked: Tensor | None) -> Tensor:
         if picked is not None:
-            return block.slots.row(int(picked)) if self.host else block.slots.row_at(picked.to(block.device))
+            return block.slots.row(int(picked) if self.host else picked.to(block.device))
         assert block.sum is not None
         return block.sum
 
@@ -168,7 +168,7 @@ class TorchOps:
         k, accept = (field[block.row].to(block.device) for field in (self.decision.slot, self.decision.accept))
         if g is None:
             g = torch.zeros(block.length, dtype=block.work, device=block.device)
-        old = slots.row_at(k)
+        old = slots.row(k)
         if slots.is_exact:
             new = torch.where(accept, g.to(block.work), old)
             slots.values.index_copy_(0, k.view(1), new[None])

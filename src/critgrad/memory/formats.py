@@ -105,22 +105,19 @@ class Slots:
         scale = scale.to(self.device, self.work, non_blocking=True)
         return values * scale.repeat_interleave(SCALE_BLOCK, dim=-1)[..., : values.shape[-1]]
 
-    def row(self, k: int, start: int = 0, stop: int | None = None) -> Tensor:
+    def row(self, k: int | Tensor, start: int = 0, stop: int | None = None) -> Tensor:
         """Row ``k``, or a piece of it, as the memory sees it; a view of the store where nothing was rounded.
 
-        ``start`` is a multiple of ``SCALE_BLOCK``, here and below.
+        ``k`` may be an index that only the device knows. ``start`` is a multiple of ``SCALE_BLOCK``, here and below.
         """
+        if isinstance(k, Tensor):
+            codes, scale = (t if t is None else t.index_select(0, k.view(1))[0] for t in (self._codes, self.scale))
+            assert codes is not None
+            return self.decode(codes.view(self.values.dtype), scale)
         values = self.values[k, start:stop]
-        if self.scale is None:
-            return self.decode(values, None)
         first = start // SCALE_BLOCK
-        return self.decode(values, self.scale[k, first : first + scale_blocks(values.numel())])
-
-    def row_at(self, k: Tensor) -> Tensor:
-        """The same for an index that only the device knows."""
-        k = k.view(1)
-        codes = self._codes.index_select(0, k).squeeze(0).view(self.values.dtype)
-        return self.decode(codes, None if self.scale is None else self.scale.index_select(0, k).squeeze(0))
+        scale = None if self.scale is None else self.scale[k, first : first + scale_blocks(values.numel())]
+        return self.decode(values, scale)
 
     def columns(self, start: int, stop: int) -> Tensor:
         """All rows of some columns: ``(C, stop - start)``."""

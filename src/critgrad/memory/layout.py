@@ -42,24 +42,20 @@ def on_host(tensor: Tensor) -> bool:
 class Layout:
     """The storage order of a parameter, and the way to and from flat real tensors in that order."""
 
-    __slots__ = ("complex", "contiguous", "numel", "real_dtype", "shape", "strides")
+    __slots__ = ("complex", "contiguous", "length", "numel", "real_dtype", "shape", "strides")
 
     def __init__(self, param: Tensor) -> None:
         part = local(param.detach())
         self.shape = part.shape
         self.complex = part.is_complex()
         self.real_dtype = part.dtype.to_real()
-        self.numel = part.numel()  # of the tensor; the flat view of a complex one has twice as many values
+        self.numel = part.numel()
+        self.length = self.numel * (2 if self.complex else 1)  # values in the flat view
         ordinary = _contiguous_strides(self.shape)
         # NOTE [storage order]: a DTensor's slots are laid out by torch (see Part), always contiguously.
         keep = not is_dtensor(param) and self.numel > 0 and _is_dense(self.shape, part.stride())
         self.strides = part.stride() if keep else ordinary
         self.contiguous = same_strides(self.shape, self.strides, ordinary)
-
-    @property
-    def length(self) -> int:
-        """Values in the flat view."""
-        return self.numel * (2 if self.complex else 1)
 
     def flat(self, tensor: Tensor) -> Tensor:
         """A 1-D real view of ``tensor`` in storage order; a copy only where its own order differs."""

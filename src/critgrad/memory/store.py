@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .aggregations import Aggregation, aggregation_of
 from .dtensors import is_dtensor, local
-from .formats import FORMATS, SCALE_BLOCK, Format, Slots, working_dtype
+from .formats import FORMATS, SCALE_BLOCK, Slots, working_dtype
 from .layout import Layout
 from .policies import Decision, Policy, Tables, advance, policy_of
 
@@ -58,10 +58,15 @@ class Part:
         self.row = row  # of the store's tables
         self.number = number  # within the store; staggers the refreshing of small tensors
         self.layout = Layout(param)
+        self.length = self.layout.length  # values: of a complex parameter twice its elements
         self.dtype = param.dtype  # that the memory was laid out for; a model may be cast later
         self.damps = aggregation_of(options["aggr"]).damps
         self.work = working_dtype(param.dtype)
         self.device = local(param).device
+        self.format_name: str = options["memory_dtype"] or str(self.layout.real_dtype).removeprefix("torch.")
+        self.format = FORMATS[self.format_name]
+        self.offloaded = options["memory_device"] == "cpu" and self.device.type != "cpu"  # slots, not the parameter
+        self.form = self.format_name, self.damps, self.dtype, self.device, self.offloaded
         self.sharded = is_dtensor(param)
         self.counts = True  # whether this rank adds this tensor's squares to the norm (see ranks)
         self.tensors: dict[str, Tensor] = {}  # what stands in the optimizer's state, our keys only
@@ -69,35 +74,9 @@ class Part:
         self.start = 0  # in the block
 
     @property
-    def length(self) -> int:
-        """Values: of a complex parameter twice its elements."""
-        return self.layout.length
-
-    @property
     def aggregation(self) -> Aggregation:
         """As the option says now."""
         return aggregation_of(self.options["aggr"])
-
-    @property
-    def format_name(self) -> str:
-        """The key of ``FORMATS`` that the slots are stored by."""
-        name = self.options["memory_dtype"]
-        return str(self.layout.real_dtype).removeprefix("torch.") if name is None else name
-
-    @property
-    def format(self) -> Format:
-        """How the slots are stored."""
-        return FORMATS[self.format_name]
-
-    @property
-    def form(self) -> Any:
-        """What parts that share a buffer have in common."""
-        return self.format_name, self.damps, self.dtype, self.device, self.offloaded
-
-    @property
-    def offloaded(self) -> bool:
-        """Whether the slots lie in host memory, and the parameter does not."""
-        return self.options["memory_device"] == "cpu" and self.device.type != "cpu"
 
     @property
     def sum(self) -> Tensor | None:
@@ -142,6 +121,7 @@ class Store:
         self.policy: Policy = policy_of(self.options["policy"])
         self.rows = len(parts) if by_tensor else 1
         self.device = parts[0].device
+        self.damps = any(part.damps for part in parts)
         wide = any(part.work == torch.float64 for part in parts)
         self.dtype = torch.float64 if wide else torch.float32
         self.stream = torch.tensor(list(streams), device=self.device)
@@ -173,11 +153,6 @@ class Store:
     def needs_dots(self) -> bool:
         """Whether a rule asks for the inner product with every slot."""
         return self.policy.needs_dots or any(block.parts[0].aggregation.needs_dots for block in self.blocks)
-
-    @property
-    def damps(self) -> bool:
-        """Whether some part does."""
-        return any(part.damps for part in self.parts)
 
     def tables(self) -> dict[str, Tensor]:
         """By their keys."""
