@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from ..engines.differentiable import differentiable
-from ..memory.options import DEFAULTS
 from ..memory.prepared import MisfitError, Prepared, run
 from ..memory.store import KEYS, SLOTS, Store
 from .epilogue import Epilogue
@@ -26,8 +25,7 @@ class Critical(WithMemory):
     def _critical_memory(self) -> Prepared:
         """The memory in front of the base, over groups and state as they are now."""
         if self._critical_parts is None:
-            keys = {name: self._critical_key(name) for name in DEFAULTS}
-            memory = Prepared(self.param_groups, self.state, keys, self._critical_process_group)
+            memory = Prepared(self.param_groups, self.state, self._critical_keys(), self._critical_process_group)
             memory.lost_group = self._critical_lost_group
             self._critical_parts = memory, Epilogue(self)
         memory, epilogue = self._critical_parts

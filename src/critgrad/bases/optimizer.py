@@ -82,9 +82,12 @@ class WithMemory(Optimizer, metaclass=CriticalMeta):
         longer = "critical_" + name
         return longer if longer in self.defaults else name
 
+    def _critical_keys(self) -> dict[str, str]:
+        return {name: self._critical_key(name) for name in DEFAULTS}
+
     def _critical_options(self, group: dict[str, Any]) -> dict[str, Any]:
         """The options of a group by their plain names, in their saved form; raises ``ValueError`` for a wrong one."""
-        options = {name: group[self._critical_key(name)] for name in DEFAULTS}
+        options = {name: group[key] for name, key in self._critical_keys().items()}
         check_options([options])
         return options
 
@@ -93,7 +96,7 @@ class WithMemory(Optimizer, metaclass=CriticalMeta):
 
     def _critical_warn(self, groups: list[Any], options: list[Any], usual: dict[str, Any], stacklevel: int) -> None:
         """Warn of what the user has given and nothing looks at; ``usual`` are the options that were not given."""
-        keys = {name: self._critical_key(name) for name in DEFAULTS}
+        keys = self._critical_keys()
         said = [text for group in groups for text in misspelt_keys(group, self.defaults, keys)]
         for text in dict.fromkeys([*said, *idle_options(options, usual, keys)]):
             warnings.warn(text, stacklevel=stacklevel)
@@ -108,8 +111,9 @@ class WithMemory(Optimizer, metaclass=CriticalMeta):
         if "memory_device" not in self.__dict__.get("defaults", {}):  # the base's constructor: there are no options yet
             super().add_param_group(param_group)
             return
-        usual = {name: self.defaults[self._critical_key(name)] for name in DEFAULTS}
-        given = {n: param_group[k] for n in DEFAULTS if (k := self._critical_key(n)) in param_group}
+        keys = self._critical_keys()
+        usual = {name: self.defaults[key] for name, key in keys.items()}
+        given = {name: param_group[key] for name, key in keys.items() if key in param_group}
         options = {**usual, **given}
         check_options([options])
         self._critical_warn([param_group], [options], usual, stacklevel=3)

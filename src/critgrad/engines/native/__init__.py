@@ -41,7 +41,7 @@ def _structure(name: str, **fields: Sequence[str]) -> type[ctypes.Structure]:
 _Part: Any = _structure(
     "_Part",
     addresses=("p", "m", "v", "slots", "sum", "step", "product", "out"),
-    integers=("length", "row", "weights", "group", "number", "refresh_length", "refresh_steps"),
+    integers=("length", "row", "group", "number", "refresh_length", "refresh_steps"),
 )
 _Group: Any = _structure(
     "_Group",
@@ -95,9 +95,8 @@ class Engine:
         self.store = store
         # NOTE [empty]: a memory without any entry is the base, bit for bit, so the base itself makes that step.
         self.waiting = epilogue is not None and not bool(store.born.any())  # for an entry
-        self.epilogue: Any = (
-            None if self.waiting or any(g.get("capturable") for g in _groups(epilogue, store)) else epilogue
-        )
+        captures = epilogue is not None and any(group.get("capturable") for group in epilogue.groups(store.parts))
+        self.epilogue: Any = None if self.waiting or captures else epilogue
         self.stepped = False  # whether the last step was the base's, too
         known = store.policy is POLICIES.get(store.policy.name) and store.policy.name in _POLICIES
         self.policy = _POLICIES.index(store.policy.name) if known else None  # None: it is asked by its functions
@@ -108,15 +107,14 @@ class Engine:
     def _make_tables(self) -> None:
         """What the core reads and writes; ``_Memory`` holds addresses only, so all of it is kept here."""
         store, parts, C = self.store, self.store.parts, self.store.topC
-        of_parts = _groups(self.epilogue, store)
-        self.groups: list[dict[str, Any]] = list({id(group): group for group in of_parts}.values())
-        group_numbers = {id(group): i for i, group in enumerate(self.groups)}
-        self.options = list({id(part.options): part.options for part in parts}.values())
-        option_numbers = {id(options): i for i, options in enumerate(self.options)}
+        firsts = list({id(part.options): part for part in parts}.values())  # of each group
+        numbers = {id(part.options): i for i, part in enumerate(firsts)}
+        self.options = [part.options for part in firsts]
+        self.groups = [] if self.epilogue is None else self.epilogue.groups(firsts)
         self.parts = (_Part * len(parts))()
-        every: list[Any] = [*of_parts] or [None] * len(parts)
-        for row, part, group in zip(self.parts, parts, every):
-            self._fill_row(row, part, group, option_numbers[id(part.options)], group_numbers.get(id(group), 0))
+        for row, part in zip(self.parts, parts):
+            row.group = numbers[id(part.options)]
+            self._fill_row(row, part, self.groups[row.group] if self.groups else None)
         spans = [
             number
             for i, part in enumerate(parts)
@@ -125,7 +123,7 @@ class Engine:
         ]
         self.most_threads = max(1, sum(part.length for part in parts) // CHUNK)
         self.grads = (ctypes.c_void_p * len(parts))()
-        self.group_table = (_Group * max(len(self.groups), 1))()
+        self.group_table = (_Group * len(firsts))()
         self.rows = array("q", bytes(8 * 5 * store.rows))
         self.sums = torch.zeros(store.rows, 1 if store.gram is None else 2 + C, dtype=torch.float64, device="cpu")
         self.offered = array("d", bytes(8 * store.rows))
@@ -158,14 +156,14 @@ class Engine:
         )
         self.address = ctypes.addressof(self.memory)
 
-    def _fill_row(self, row: Any, part: Part, group: dict[str, Any] | None, options: int, number: int) -> None:
+    def _fill_row(self, row: Any, part: Part, group: dict[str, Any] | None) -> None:
         row.p, row.slots = part.param.data_ptr(), part.block.slots.values.data_ptr()
         row.sum = None if part.block.sum is None else part.block.sum.data_ptr()
         if group is not None:
             buffers, counters = self.epilogue.prepare(part, group)
             row.m, row.v = ([t.data_ptr() for t in buffers] + [None, None])[:2]
             row.step, row.product = ([t.data_ptr() for t in counters] + [None, None])[:2]
-        row.length, row.row, row.weights, row.group, row.number = part.length, part.row, options, number, part.number
+        row.length, row.row, row.number = part.length, part.row, part.number
         row.refresh_length, row.refresh_steps = part.block.refresh_span()
 
     # -- a step --------------------------------------------------------------------------------------------------------
@@ -177,7 +175,7 @@ class Engine:
         if self.memory is None:
             self._make_tables()
         # Kept until pass 2 is through: a gradient in another order is a copy.
-        self.flats = [None if g is None else _flat(part, g) for part, g in zip(self.store.parts, grads)]
+        self.flats = [None if g is None else part.layout.ordered(g) for part, g in zip(self.store.parts, grads)]
         self.grads[:] = [None if g is None else g.data_ptr() for g in self.flats]
         self.memory.threads = min(torch.get_num_threads(), self.most_threads)
         self.memory.parallel = thread_pool()
@@ -267,10 +265,6 @@ class Engine:
                 setattr(row, name, numbers[name])
 
 
-def _groups(epilogue: Any, store: Store) -> list[dict[str, Any]]:
-    return [] if epilogue is None else epilogue.groups(store.parts)
-
-
 def _damps(options: dict[str, Any], store: Store) -> bool:
     return any(part.damps for part in store.parts if part.options is options)
 
@@ -281,13 +275,3 @@ def _address(room: Any) -> int | None:
     if torch.is_tensor(room):
         return int(room.data_ptr())
     return room.buffer_info()[0] if isinstance(room, array) else ctypes.addressof(room)
-
-
-def _flat(part: Part, g: Tensor) -> Tensor:
-    """A gradient whose storage can be read in the parameter's order; a copy only where its own differs."""
-    layout = part.layout
-    if type(g) is Tensor and (
-        g.is_contiguous() if layout.contiguous else same_strides(layout.shape, g.stride(), layout.strides)
-    ):
-        return g
-    return part.layout.flat(g.detach()).contiguous()

@@ -19,7 +19,7 @@ enum { MOST_THREADS = 64, BLOCK = 4096 }; /* values whose products are summed in
    direction goes) where the base's update is made here. */
 typedef struct {
     float *p, *m, *v, *slots, *sum, *step, *product, *out; /* product: of NAdam's momenta so far */
-    int64_t length, row, weights, group, number, refresh_length, refresh_steps;
+    int64_t length, row, group, number, refresh_length, refresh_steps;
 } Part;
 
 /* One parameter group. */
@@ -57,9 +57,9 @@ typedef struct {
     const double *offered; /* [row]: the caller's priorities; NULL: the norm */
     double *gram; /* [row][slot][slot]; NULL where nothing damps */
     Row *rows;
-    const Adding *adding; /* [part.weights][live entries] */
-    const Damping *damping; /* [part.weights] */
-    float *weights; /* w: [part.weights][row][slot] */
+    const Adding *adding; /* [part.group][live entries] */
+    const Damping *damping; /* [part.group] */
+    float *weights; /* w: [part.group][row][slot] */
     int64_t *used; /* the slots that were live before the step, row.live of them */
     double *squares, *dots; /* |g|^2 and a of each chunk */
     double *sums; /* [row][1]: |g|^2; where the memory damps [row][2 + topC]: |g|^2, the same over what damps, a */
@@ -465,7 +465,7 @@ static void refresh(const Part *part, Chunk k, int64_t clock, int64_t topC) {
 /* d = g - sum of w_i G_i of one block. */
 static void damped(const Memory *w, const Part *part, const float *g, int64_t at, int64_t n, float *restrict d) {
     const int64_t *used = w->used + part->row * w->topC, live = w->rows[part->row].live;
-    const float *weights = w->weights + (part->weights * w->row_count + part->row) * w->topC;
+    const float *weights = w->weights + (part->group * w->row_count + part->row) * w->topC;
     memcpy(d, g + at, sizeof(float) * n);
     int64_t i = 0;
     for (; i + 3 <= live; i += 4) {
@@ -498,7 +498,7 @@ static void update_chunk(const Memory *w, int64_t c) {
         if (row->accept) insert(size, g ? g + k.start : 0, slot + k.start, part->sum ? part->sum + k.start : 0);
     } else if (part->sum) {
         const int64_t at = k.start, live = row->finite ? row->live : 0; /* what is not finite is used as it is */
-        Scalars scalars = scalars_of(part, group, w->adding[part->weights * (w->topC + 1) + live]);
+        Scalars scalars = scalars_of(part, group, w->adding[part->group * (w->topC + 1) + live]);
         float *m = part->m ? part->m + at : 0, *v = part->v ? part->v + at : 0;
         update_span(group->family, row->accept ? ADDED_AND_STORED : ADDED, scalars, size, g + at, target + at, m, v, slot + at,
                     part->sum + at);

@@ -23,7 +23,6 @@ from ...memory.aggregations import Pick, adding_table
 from ...memory.dtensors import is_dtensor, local
 from ...memory.formats import SCALE_BLOCK
 from ...memory.gram import settle
-from ...memory.layout import same_strides
 from ...memory.store import SCALE, SLOTS, SUM, Part, Store
 from .launch import INTERPRETED, TUNING, Launcher, split
 
@@ -197,26 +196,19 @@ class Engine:
     # -- a step --------------------------------------------------------------------------------------------------------------
 
     def _write_addresses(self, grads: Sequence[Tensor | None]) -> None:
-        held: list[Tensor] = []
+        self.copied = []
         addresses = []
         for part, g in zip(self.store.parts, grads):
             if g is None:
                 addresses.append(0)
                 continue
-            if part.sharded:
-                g = local(g)
-            if not (
-                g.is_contiguous() if part.layout.contiguous else same_strides(g.shape, g.stride(), part.layout.strides)
-            ):
-                g = part.layout.flat(g)
-                held.append(g)
-            address = g.data_ptr()
-            if address % 16 != 0:
-                g = g.clone()
-                held.append(g)
-                address = g.data_ptr()
-            addresses.append(address)
-        self.copied = held
+            g = local(g) if part.sharded else g
+            here = part.layout.ordered(g)
+            if here.data_ptr() % 16 != 0:
+                here = here.clone()
+            if here is not g:
+                self.copied.append(here)
+            addresses.append(here.data_ptr())
         capturing = not INTERPRETED and torch.cuda.is_current_stream_capturing()
         # A captured graph writes its own addresses at every replay, and nobody is told.
         if addresses == self.grad_addresses and not capturing and not self.captured:
