@@ -15,10 +15,10 @@ from .engines.torch_ops import joined
 from .memory.damping import ROUNDING_OF_PRODUCTS, damping_weights
 from .memory.dtensors import local
 from .memory.gram import settled
+from .memory.keys import SCALE, SLOTS, SUM
 from .memory.memory import Memory
 from .memory.prepared import Prepared
 from .memory.reducing import all_reduce_
-from .memory.store import SCALE, SLOTS, SUM
 
 if TYPE_CHECKING:
     from .bases.optimizer import WithMemory

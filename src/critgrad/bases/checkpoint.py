@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..memory.aggregations import aggregation_of
+from ..memory.keys import KEYS, SLOTS
 from ..memory.options import DEFAULTS, KEPT_ON_LOAD, OBJECTS, check_options, saved_form
-from ..memory.store import KEYS, SLOTS
 from ..memory.takeover import check_state
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from ..engines.differentiable import differentiable
+from ..memory.keys import KEYS, SLOTS
 from ..memory.prepared import MisfitError, Prepared, run
-from ..memory.store import KEYS, SLOTS, Store
+from ..memory.store import Store
 from .epilogue import Epilogue
 from .optimizer import WithMemory
 

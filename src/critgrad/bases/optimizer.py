@@ -13,9 +13,9 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from ..memory.keys import KEYS
 from ..memory.options import DEFAULTS, check_options, idle_options, misspelt_keys, option_keys, unexpected
 from ..memory.prepared import Prepared
-from ..memory.store import KEYS
 from . import checkpoint
 from .epilogue import Epilogue
 from .families import family_of

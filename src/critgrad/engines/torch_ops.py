@@ -20,6 +20,7 @@ from ..memory.gram import settle
 from ..memory.layout import on_host
 from ..memory.policies import Decision, decide
 from ..memory.store import Block, Store
+from . import unseen
 from .products import DEVICE_PIECE, may_round_products
 from .scratch import Scratch
 from .sums import Sums, measure, read
@@ -160,24 +161,11 @@ class TorchOps:
         return block.sum
 
     def _insert(self, block: Block, g: Tensor | None) -> None:
-        slots = block.slots
-        if self.host:
-            if self.accept[block.row]:
-                self._store(block, g, self.slot[block.row])
-            return
-        k, accept = (field[block.row].to(block.device) for field in (self.decision.slot, self.decision.accept))
-        if g is None:
-            g = torch.zeros(block.length, dtype=block.work, device=block.device)
-        old = slots.row(k)
-        if slots.is_exact:
-            new = torch.where(accept, g.to(block.work), old)
-            slots.values.index_copy_(0, k.view(1), new[None])
-        else:
-            values, scale = slots.encode(g)
-            slots.write_at(k, accept, values, scale)
-            new = torch.where(accept, slots.decode(values, scale), old)
-        if block.sum is not None:
-            block.sum.add_(new.sub_(old))
+        if not self.host:
+            k, accept = (field[block.row].to(block.device) for field in (self.decision.slot, self.decision.accept))
+            unseen.insert(block, g, k, accept)
+        elif self.accept[block.row]:
+            self._store(block, g, self.slot[block.row])
 
     def _store(self, block: Block, g: Tensor | None, k: int) -> None:
         """Row ``k`` becomes ``g`` (``None``: zero) as the row can hold it, and the running sum follows."""
@@ -199,17 +187,13 @@ class TorchOps:
         if length == 0 or (self.host and not self.finite[block.row]):
             return
         clock = self.store.clock[block.row]
-        if self.host:
-            begin = (int(clock) + block.number) % steps * length
-            end = min(begin + length, block.length)
-            if begin < end:
-                block.sum[begin:end] = block.slots.columns(begin, end).sum(0)
+        if not self.host:
+            unseen.refresh(block, clock.to(block.device), length, steps)
             return
-        # Beyond the last slice the last one is summed once more: the work must be the same in every step.
-        last = -(-block.length // length) - 1
-        start = ((clock.to(block.device) + block.number) % steps).clamp(max=last) * length
-        index = (start + torch.arange(length, device=block.device)).clamp(max=block.length - 1)
-        block.sum.index_copy_(0, index, block.slots.columns_at(index).sum(0))
+        begin = (int(clock) + block.number) % steps * length
+        end = min(begin + length, block.length)
+        if begin < end:
+            block.sum[begin:end] = block.slots.columns(begin, end).sum(0)
 
 
 def joined(block: Block, grads: Sequence[Tensor | None]) -> Tensor | None:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from .. import engines
 from .aggregations import aggregation_of
+from .keys import KEYS, SLOTS
 from .ranks import prepare, refuse_lost_group
-from .store import KEYS, SLOTS, Part, Store
+from .store import Part, Store
 from .takeover import fill
 
 if TYPE_CHECKING:

@@ -16,9 +16,10 @@ from torch import Tensor
 from .. import engines
 from . import making
 from .dtensors import aligned, like, local
+from .keys import SLOTS, SUM
 from .options import check_options
 from .reducing import all_reduce_
-from .store import SLOTS, SUM, State, Store
+from .store import State, Store
 
 Vectors = Sequence["Tensor | None"]
 

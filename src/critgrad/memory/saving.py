@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
+from .keys import KEYS
 from .options import OBJECTS, saved_form
-from .store import KEYS, State
+from .store import State
 from .takeover import check_state
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from torch import Tensor
 from .dtensors import is_dtensor, local
 from .formats import FORMATS, SCALE_BLOCK, Format, Slots, scale_blocks, scaled_format
 from .gram import gram_from_slots, is_of_these_slots, pending
-from .store import BORN, CLOCK, GRAM, INSERTED, NORM, PRIORITY, SCALE, SLOTS, SUM, Block, Part, State, Store
+from .keys import BORN, CLOCK, GRAM, INSERTED, NORM, PRIORITY, SCALE, SLOTS, SUM
+from .store import Block, Part, State, Store
 
 
 def fill(store: Store, olds: Sequence[State], together: bool, known: Iterable[Block]) -> None:

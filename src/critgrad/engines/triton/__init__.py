@@ -23,7 +23,8 @@ from ...memory.aggregations import Pick, adding_table
 from ...memory.dtensors import is_dtensor, local
 from ...memory.formats import SCALE_BLOCK
 from ...memory.gram import settle
-from ...memory.store import SCALE, SLOTS, SUM, Part, Store
+from ...memory.keys import SCALE, SLOTS, SUM
+from ...memory.store import Part, Store
 from .launch import INTERPRETED, TUNING, Launcher, split
 
 FAMILIES = ("sgd", "rmsprop", "adam", "nadam")  # of bases/families.py, that update_kernels.base_update knows

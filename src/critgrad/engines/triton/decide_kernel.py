@@ -187,7 +187,7 @@ def decide_kernel(
     """Decide for memory ``number``, whose partial sums are the rows between its two ``bounds``.
 
     With DAMPS, also solve for its weights and bring the new entry into its Gram matrix. An entry that is stored as it is has
-    the inner products of ``g``. With ROUNDED they are known in the next step only, from the stored values (store.py, NOTE
+    the inner products of ``g``. With ROUNDED they are known in the next step only, from the stored values (keys.py, NOTE
     [pending]): then the last entry's are brought in first.
     """
     number = tl.program_id(0).to(tl.int64)
