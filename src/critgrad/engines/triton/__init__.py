@@ -205,11 +205,13 @@ class Engine:
                 continue
             g = local(g) if part.sharded else g
             here = part.layout.ordered(g)
-            if here.data_ptr() % 16 != 0:
+            address = here.data_ptr()
+            if address % 16 != 0:
                 here = here.clone()
+                address = here.data_ptr()
             if here is not g:
                 self.copied.append(here)
-            addresses.append(here.data_ptr())
+            addresses.append(address)
         capturing = not INTERPRETED and torch.cuda.is_current_stream_capturing()
         # A captured graph writes its own addresses at every replay, and nobody is told.
         if addresses == self.grad_addresses and not capturing and not self.captured:
@@ -274,7 +276,7 @@ class Engine:
             self.decide_(
                 store.rows, sums, self.bounds if sums is self.partials else self.one_row,
                 self.weights if store.gram is None else store.gram, *store.tables().values(), store.stream, self.offered,
-                self.decisions, self.weights, store.topC, options["decay"], max(float(first["rho"]), SMALLEST_RHO),
+                self.decisions, self.weights, store.topC, float(options["decay"]), max(float(first["rho"]), SMALLEST_RHO),
                 float(first["kappa"]), options["seed"], options["every"], options["max_age"] or 0,
                 warps=warps, GIVEN=priority is not None, POLICY=store.policy.name, AGED=options["max_age"] is not None,
                 COSINE=store.needs_cosine, PICKS=any(isinstance(x.first.aggregation, Pick) for x in self.launches),
