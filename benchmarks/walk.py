@@ -7,12 +7,12 @@ Each engine steps in a fresh process (Triton's kernels in its interpreter, where
 is one of a full memory that replaces a slot. Functions that have a name are listed and counted (no lambda, no
 comprehension); a change of file is a call that lies in another file than the call before it.
 
-Lines are those of whole files. A file counts for an engine
+Lines are those of whole files, docstrings and all, however little of a file a step enters. Two sums:
 
-- if an ordinary step enters it ("step");
-- if an earlier step did, where the memory is made and the engine chosen ("making"), and it is not another engine's, which was
-  asked and declined, or made the first step: a file is if an ordinary step of that engine enters it and some engine never does;
-- if it is C, for the native core.
+- to follow a step: the files that an ordinary step enters, and for the native core its C;
+- with making: also those that only an earlier step entered, where the memory is made and the engine chosen. Files of another
+  engine, which was asked and declined, or made the first step, are listed and not counted: those that an ordinary step of
+  that engine enters and some engine never does.
 
 A file that is only imported, for a table in it, does not count.
 """
@@ -114,9 +114,10 @@ def show(engine: str, found: dict[str, Any], foreign: set[str]) -> None:
         print(f"  {lines[file]:6,}  {file:32}{why}")
     for file in [file for file in earlier if file not in counted]:
         print(f"  {'-':>6}  {file:32}of another engine ({lines[file]:,})")
+    to_follow = [file for file, why in counted.items() if why != "making"]
     print(
-        f"  {sum(lines[file] for file in counted):6,}  lines in {len(counted)} files to know; an ordinary step: "
-        f"{len(named)} functions in {len(step)} files, {changes} changes of file, {sum(map(lines.get, step)):,} lines"
+        f"  {sum(map(lines.get, to_follow)):6,}  lines in {len(to_follow)} files to follow a step: {len(named)} functions, "
+        f"{changes} changes of file\n  {sum(map(lines.get, counted)):6,}  lines in {len(counted)} files with making"
     )
 
 

@@ -128,14 +128,14 @@ def test_wrapper_equals_class(base, aggr, policy):
 @pairs_first("aggr, policy, memory_dtype", ALL_AGGREGATIONS, ALL_POLICIES, [None, torch.float32, "int8", "float8"])
 def test_the_path_without_host_decisions_equals_the_one_with(aggr, policy, memory_dtype, monkeypatch):
     """What runs on an accelerator (every choice a ``where``), tried on the CPU by forbidding a look at values."""
-    from critgrad.engines import sums, torch_ops
+    from critgrad.engines import products, sums, torch_ops
 
     options = {"aggr": aggr, "policy": policy, "topC": 4, "decay": 0.9, "memory_dtype": memory_dtype, "every": 2}
     ours = parameters()
     theirs = copies(ours)
     stream = GradientStream(ours, missing=0.2, zero=0.1)
     run(critgrad.Adam_C(ours, lr=0.05, **options), ours, stream, 30)
-    for module in (sums, torch_ops):
+    for module in (products, sums, torch_ops):
         monkeypatch.setattr(module, "on_host", lambda tensor: False)
     run(critgrad.Adam_C(theirs, lr=0.05, **options), theirs, stream, 30)
     assert_close(ours, theirs, rtol=1e-8, atol=1e-9)

@@ -18,7 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 import critgrad
 from critgrad import engines
-from critgrad.engines import sums, torch_ops
+from critgrad.engines import products, sums, torch_ops
 
 SHAPES = ((3, 4), (300,), (), (2, 1, 3), (257,))
 FORMATS = (None, "bfloat16", "float16", "int8", "float8")
@@ -40,7 +40,7 @@ def one_buffer(request, monkeypatch):
     monkeypatch.setenv("CRITGRAD_ENGINE", "torch")
     monkeypatch.setattr(engines, "wants_one_buffer", lambda *_: True)
     if request.param == "device":
-        for module in (sums, torch_ops):
+        for module in (products, sums, torch_ops):
             monkeypatch.setattr(module, "on_host", lambda tensor: False)
 
 

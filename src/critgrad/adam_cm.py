@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from .memory import Memory
-from .memory.layout import is_dtensor, local
-from .memory.options import DEFAULTS, default_options, normalize_options, unexpected
+from .memory.dtensors import is_dtensor, local
+from .memory.options import DEFAULTS, check_options, default_options, unexpected
 
 
 class Adam_CM(Optimizer):
@@ -68,7 +68,7 @@ class Adam_CM(Optimizer):
                 known = ["lr", "betas", "eps", "weight_decay", *DEFAULTS, "process_group"]
                 raise unexpected("Adam_CM", name, known)
         options = default_options(memory, aggr="sum")
-        normalize_options(options)
+        check_options([options])
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, **options})
         self._process_group = process_group
         _ = self.memory  # says what is wrong with an option

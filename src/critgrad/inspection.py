@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
-from .engines.sums import Columns, measure, squares
+from .engines.sums import measure, read, squares
 from .engines.torch_ops import joined
-from .memory.aggregations import ROUNDING_OF_PRODUCTS, damping_weights
+from .memory.damping import ROUNDING_OF_PRODUCTS, damping_weights
+from .memory.dtensors import local
 from .memory.gram import settled
+from .memory.keys import SCALE, SLOTS, SUM
 from .memory.memory import Memory
-from .memory.ranks import all_reduce_
+from .memory.prepared import Prepared
+from .memory.reducing import all_reduce_
 
 if TYPE_CHECKING:
-    from .bases.mixin import Critical
+    from .bases.optimizer import WithMemory
     from .memory.store import Part, Store
 
 
@@ -143,7 +148,7 @@ def inspect(optimizer: Any) -> Report:
     return Report([MemoryReport(**row) for row in reports], ", ".join(names), "; ".join(reasons))
 
 
-def _memory_of(optimizer: Any) -> Memory:
+def _memory_of(optimizer: Any) -> Prepared:
     """Of an optimizer with a memory in front, of one that is built on a memory, or the memory itself."""
     from .bases.mixin import Critical
 
@@ -182,8 +187,22 @@ def _report(memory: Store, row: int) -> dict[str, Any]:
         "gradient_norm": gradient,
         "sum_norm": total if sums else None,
         "mean_norm": sum(norms[k] for k in live) / len(live) if live else None,
-        "bytes": sum(part.bytes for part in parts) + memory.table_bytes // memory.rows,
+        "bytes": slot_bytes(parts) + table_bytes(memory) // memory.rows,
     }
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def slot_bytes(parts: Sequence[Part]) -> int:
+    """Held by this rank for these parameters, the shared tables not counted."""
+    return _bytes(local(part.tensors[key]) for part in parts for key in (SLOTS, SCALE, SUM) if key in part.tensors)
+
+
+def table_bytes(store: Store) -> int:
+    """Of the tables alone, which every parameter's state shows but one tensor holds."""
+    return _bytes([*store.tables().values(), *([] if store.gram is None else [store.gram])])
 
 
 def _gradients(parts: list[Part]) -> list[Any]:
@@ -211,11 +230,8 @@ def _add_damping(memory: Store, rows: list[dict[str, Any]]) -> None:
     grads = _gradients(memory.parts)
     if all(g is None for g in grads):
         return
-    columns = Columns(memory)
     vectors = [joined(block, [grads[part.number] for part in block.parts]) for block in memory.blocks]
-    sums = columns.read(all_reduce_(measure(memory, vectors, columns), memory), memory)
-    assert sums.dots is not None
-    assert sums.own_square is not None
+    sums = read(all_reduce_(measure(memory, vectors), memory), memory)
     options = next(part.options for part in memory.parts if part.damps)
     usable = torch.isfinite(sums.square)
     rounding = ROUNDING_OF_PRODUCTS if memory.dtype == torch.float32 else 1e-13
@@ -231,12 +247,13 @@ def _add_damping(memory: Store, rows: list[dict[str, Any]]) -> None:
         row["damped_ratio"] = math.sqrt(max(damped, 0.0) / square)
 
 
-def summary(optimizer: Critical) -> str:
+def summary(optimizer: WithMemory) -> str:
     """The line that ``repr`` adds: what the memory holds, without looking at a device."""
     parts = optimizer._critical_parts
     if parts is None or not parts[0].ready_stores:
         return "\nCritical gradients: nothing held yet"
     stores = parts[0].ready_stores
     memories, tensors = sum(store.rows for store in stores), sum(len(store.parts) for store in stores)
+    held = sum(slot_bytes(store.parts) + table_bytes(store) for store in stores)
     word = "memory" if memories == 1 else "memories"
-    return f"\nCritical gradients: {memories} {word} of {tensors} tensors, {human_bytes(sum(store.bytes for store in stores))}"
+    return f"\nCritical gradients: {memories} {word} of {tensors} tensors, {human_bytes(held)}"

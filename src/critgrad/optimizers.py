@@ -6,7 +6,8 @@ Each is its torch base with a memory in front; the options of the memory are the
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -42,12 +43,17 @@ MEMORY_OPTIONS = """
     """
 
 
-def _documented(cls: type[Critical]) -> Any:
-    cls.__doc__ = (cls.__doc__ or "") + MEMORY_OPTIONS
-    return declare(cls)
+def _documented(**defaults: Any) -> Callable[[type[Critical]], Any]:
+    """``declare`` with these defaults, and the options of the memory in the docstring."""
+
+    def decorate(cls: type[Critical]) -> Any:
+        cls.__doc__ = (cls.__doc__ or "") + MEMORY_OPTIONS
+        return declare(cls, defaults)
+
+    return decorate
 
 
-@_documented
+@_documented()
 class SGD_C(Critical, torch.optim.SGD):
     """SGD with a memory of critical gradients; with ``momentum=`` it is the paper's SGDM_C.
 
@@ -55,10 +61,8 @@ class SGD_C(Critical, torch.optim.SGD):
     >>> opt = SGD_C([weight], lr=0.1, topC=5, decay=0.7)
     """
 
-    _critical_given: ClassVar[dict[str, Any]] = {}
 
-
-@_documented
+@_documented()
 class RMSprop_C(Critical, torch.optim.RMSprop):
     """RMSprop with a memory of critical gradients.
 
@@ -66,10 +70,8 @@ class RMSprop_C(Critical, torch.optim.RMSprop):
     >>> opt = RMSprop_C([weight], lr=1e-3, topC=5, decay=0.7)
     """
 
-    _critical_given: ClassVar[dict[str, Any]] = {}
 
-
-@_documented
+@_documented()
 class Adam_C(Critical, torch.optim.Adam):
     """Adam with a memory of critical gradients.
 
@@ -77,10 +79,8 @@ class Adam_C(Critical, torch.optim.Adam):
     >>> opt = Adam_C([weight], lr=1e-3, topC=5, decay=0.7)
     """
 
-    _critical_given: ClassVar[dict[str, Any]] = {}
 
-
-@_documented
+@_documented()
 class AdamW_C(Critical, torch.optim.AdamW):
     """AdamW with a memory of critical gradients; the decay of the weights is the base's, after the memory.
 
@@ -88,10 +88,8 @@ class AdamW_C(Critical, torch.optim.AdamW):
     >>> opt = AdamW_C([weight], lr=1e-3, weight_decay=0.01, topC=5, decay=0.7)
     """
 
-    _critical_given: ClassVar[dict[str, Any]] = {}
 
-
-@_documented
+@_documented()
 class NAdam_C(Critical, torch.optim.NAdam):
     """NAdam (Adam with Nesterov's momentum) with a memory of critical gradients.
 
@@ -99,10 +97,8 @@ class NAdam_C(Critical, torch.optim.NAdam):
     >>> opt = NAdam_C([weight], lr=1e-3, topC=5, decay=0.7)
     """
 
-    _critical_given: ClassVar[dict[str, Any]] = {}
 
-
-@_documented
+@_documented()
 class AggMo_C(Critical, AggMo):
     """Aggregated momentum with a memory of critical gradients.
 
@@ -110,10 +106,8 @@ class AggMo_C(Critical, AggMo):
     >>> opt = AggMo_C([weight], lr=0.1, topC=5, decay=0.7)
     """
 
-    _critical_given: ClassVar[dict[str, Any]] = {}
 
-
-@_documented
+@_documented(aggr="fisher")
 class SGD_F(Critical, torch.optim.SGD):
     """SGD with a memory that damps the directions it holds (``aggr="fisher"``). Experimental.
 
@@ -121,17 +115,13 @@ class SGD_F(Critical, torch.optim.SGD):
     >>> opt = SGD_F([weight], lr=0.1, momentum=0.9, nesterov=True, rho=0.03)
     """
 
-    _critical_given: ClassVar[dict[str, Any]] = {"aggr": "fisher"}
 
-
-@_documented
+@_documented(aggr="fisher")
 class RMSprop_F(Critical, torch.optim.RMSprop):
     """RMSprop with a memory that damps the directions it holds (``aggr="fisher"``). Experimental."""
 
-    _critical_given: ClassVar[dict[str, Any]] = {"aggr": "fisher"}
 
-
-@_documented
+@_documented(aggr="fisher")
 class Adam_F(Critical, torch.optim.Adam):
     """Adam with a memory that damps the directions it holds (``aggr="fisher"``). Experimental.
 
@@ -139,22 +129,16 @@ class Adam_F(Critical, torch.optim.Adam):
     >>> opt = Adam_F([weight], lr=1e-3, topC=10, decay=0.99, rho=0.3)
     """
 
-    _critical_given: ClassVar[dict[str, Any]] = {"aggr": "fisher"}
 
-
-@_documented
+@_documented(aggr="fisher")
 class AdamW_F(Critical, torch.optim.AdamW):
     """AdamW with a memory that damps the directions it holds (``aggr="fisher"``). Experimental."""
 
-    _critical_given: ClassVar[dict[str, Any]] = {"aggr": "fisher"}
 
-
-@_documented
+@_documented(aggr="fisher")
 class NAdam_F(Critical, torch.optim.NAdam):
     """NAdam with a memory that damps the directions it holds (``aggr="fisher"``). Experimental.
 
     >>> weight = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
     >>> opt = NAdam_F([weight], lr=1e-3, topC=10, decay=0.99, rho=0.3)
     """
-
-    _critical_given: ClassVar[dict[str, Any]] = {"aggr": "fisher"}

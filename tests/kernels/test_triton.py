@@ -441,3 +441,14 @@ def test_a_priority_given_to_the_memory_ranks_in_the_place_of_the_norm(monkeypat
     for key in ("critical_born", "critical_clock", "critical_inserted", "critical_priority", "critical_slots"):
         torch.testing.assert_close(held[0][key], held[1][key])
     assert held[0]["critical_inserted"] == 5
+
+
+def test_tensors_of_several_dtypes_have_norms_of_their_own():
+    params = [torch.nn.Parameter(torch.zeros(700, dtype=d, device=DEVICE)) for d in (torch.float32, torch.float16) * 2]
+    optimizer = critgrad.SGD_C(params, lr=0.1, scope="tensor", topC=2)
+    for size, p in enumerate(params, start=1):
+        p.grad = torch.full_like(p, size)
+    optimizer.step()
+    assert is_fused(optimizer)
+    norms = [optimizer.state[p]["critical_norm"][0].item() for p in params]
+    assert norms == pytest.approx([size * 700**0.5 for size in range(1, 5)])

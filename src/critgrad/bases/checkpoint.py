@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..memory.aggregations import aggregation_of
-from ..memory.options import DEFAULTS, KEPT_ON_LOAD, OBJECTS, check_agreement, normalize_options, saved_form
-from ..memory.store import KEYS, SLOTS
+from ..memory.keys import KEYS, SLOTS
+from ..memory.options import DEFAULTS, KEPT_ON_LOAD, OBJECTS, check_options, saved_form
 from ..memory.takeover import check_state
 
 if TYPE_CHECKING:
-    from .mixin import Critical
+    from .optimizer import WithMemory
 
 
-def saved(optimizer: Critical, state_dict: dict[str, Any]) -> dict[str, Any]:
+def saved(optimizer: WithMemory, state_dict: dict[str, Any]) -> dict[str, Any]:
     """``state_dict`` with what only Python can hold replaced by its name."""
     keys = {optimizer._critical_key(name) for name in DEFAULTS}
     for group in state_dict["param_groups"]:
@@ -39,7 +39,7 @@ def saved(optimizer: Critical, state_dict: dict[str, Any]) -> dict[str, Any]:
     return state_dict
 
 
-def in_tensors_of_their_own(optimizer: Critical, state: Mapping[Any, Any]) -> Any:
+def in_tensors_of_their_own(optimizer: WithMemory, state: Mapping[Any, Any]) -> Any:
     """The same state, with copies of what is a view of a buffer of many parameters: each would be saved with all of it."""
     stores = [] if optimizer._critical_parts is None else optimizer._critical_parts[0].ready_stores
     blocks = [block for store in stores for block in store.blocks if len(block.parts) > 1]
@@ -54,7 +54,7 @@ def in_tensors_of_their_own(optimizer: Critical, state: Mapping[Any, Any]) -> An
     return copied
 
 
-def _loaded_options(optimizer: Critical, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _loaded_options(optimizer: WithMemory, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The options of each group after loading: mostly the checkpoint's, the allocation's as constructed."""
     loaded = []
     for group, incoming in zip(optimizer.param_groups, groups):
@@ -73,11 +73,8 @@ def _loaded_options(optimizer: Critical, groups: list[dict[str, Any]]) -> list[d
                     f"Invalid {name}: the checkpoint was made with {named!r}, which is no built-in one: "
                     f"construct the optimizer with that critgrad.{kind.__name__} (its functions are not saved), then load"
                 )
-        normalize_options(options)
         loaded.append(options)
-    together = [options for options in loaded if options["topC"] > 0 and options["scope"] == "global"]
-    if together:
-        check_agreement(together)
+    check_options(loaded)
     return loaded
 
 
@@ -95,7 +92,7 @@ def split_state(everything: Mapping[Any, Any]) -> tuple[dict[Any, dict[str, Any]
     return ours, rest
 
 
-def load(optimizer: Critical, state_dict: dict[str, Any]) -> None:
+def load(optimizer: WithMemory, state_dict: dict[str, Any]) -> None:
     """Load a checkpoint, ours or the base's. Raises before anything is changed if the memory does not fit."""
     if not (isinstance(state_dict, Mapping) and {"param_groups", "state"} <= state_dict.keys()):
         found = list(state_dict) if isinstance(state_dict, Mapping) else type(state_dict).__name__

@@ -10,8 +10,9 @@ from typing import Any, cast
 from torch.optim import Optimizer
 
 from ..memory.aggregations import aggregation_of
-from ..memory.options import DEFAULTS, default_options, normalize_options, option_keys, unexpected
-from .mixin import Critical, CriticalMeta
+from ..memory.options import DEFAULTS, check_options, default_options, option_keys, unexpected
+from .mixin import Critical
+from .optimizer import CriticalMeta
 
 _SUM_BY_DEFAULT = ("SGD", "ASGD")
 
@@ -39,10 +40,9 @@ def refuse(base: type[Any]) -> None:
         raise TypeError(f"{base.__name__} has a memory already")
 
 
-def declare(cls: type[Critical]) -> type[Critical]:
-    """Class decorator: ``critical(base, ...)`` with the same defaults is this class."""
-    given = cls.__dict__["_critical_given"]
-    base = cls.__mro__[2]
+def declare(cls: type[Critical], given: dict[str, Any]) -> type[Critical]:
+    """``critical(base, **given)`` is this class from here on."""
+    base = cls.__bases__[1]
     cls._critical_base = base
     cls._critical_defaults = options_for(base, given)
     cls.__signature__ = _signature(base, cls._critical_defaults)  # type: ignore[attr-defined]
@@ -92,7 +92,7 @@ def critical(cls: type[Optimizer], **defaults: Any) -> type[Critical]:
         if name not in DEFAULTS:
             raise unexpected("critical()", name, DEFAULTS)
     options = options_for(cls, defaults)
-    normalize_options(options)
+    check_options([options])
     key = _class_key(cls, options)
     if key not in _classes:
         name = f"{cls.__name__}_{'F' if aggregation_of(options['aggr']).damps else 'C'}"

@@ -12,6 +12,7 @@ import os
 from importlib import import_module
 from typing import Any
 
+from ..memory.aggregations import Linear, aggregation_of
 from ..memory.store import Store
 
 # engine -> (its module, the kinds of device it may serve)
@@ -56,6 +57,12 @@ def _chosen(store: Store, epilogue: Any, only_torch: bool) -> tuple[Any, Any, st
     if os.environ.get("CRITGRAD_ENGINE") == "torch":
         reasons.append("kernels are turned off (CRITGRAD_ENGINE=torch)")
     return TorchOps, None, "; ".join(reasons) or f"there are no kernels for parameters on {store.device.type}"
+
+
+def kind(options: dict[str, Any]) -> Any:
+    """What of the options engines are chosen by; of aggregations that every engine knows, no more than that."""
+    aggregation = aggregation_of(options["aggr"])
+    return type(aggregation) if isinstance(aggregation, Linear) or aggregation.damps else aggregation
 
 
 def wants_one_buffer(store: Store, epilogue: Any, only_torch: bool) -> bool:

@@ -11,95 +11,82 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..memory.layout import on_host
 from ..memory.store import Block, Store
-
-PIECE = 1 << 16
-SMALL = 1 << 14  # a matrix product adds up in fewer lanes than a dot product: this piece is as exact as that one
-ROW = 256
-DEVICE_PIECE = 1 << 23  # of products with all slots: few launches; what is summed in float64 is bounded by ROW
+from .products import PIECE, dot, row_dots
 
 Vectors = Sequence[Tensor | None]  # flat, one for each block; None counts as zero
 
 
-def on_host(tensor: Tensor) -> bool:
-    """Whether values may be looked at without waiting for a device or breaking a compiled graph."""
-    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
-
-
-def may_round_products() -> bool:
-    """Whether matrix products of single precision may be computed in less: TF32, if somebody has asked for it."""
-    return torch.get_float32_matmul_precision() != "highest"
-
-
 @dataclass
 class Sums:
-    """All float64; ``(rows,)``, those with every slot ``(rows, C)``."""
+    """What is decided by, by name; all float64, ``(rows,)``, those with every slot ``(rows, C)``."""
 
     square: Tensor  # |g|^2 over every block
-    g_dot_sum: Tensor | None = None  # g times the memory's sum, and the sum's square: rules with a cosine
-    sum_sq: Tensor | None = None
-    own_square: Tensor | None = None  # |g|^2 as it would be stored, over the blocks that damp
-    dots: Tensor | None = None  # G g
-    row: Tensor | None = None  # G g, with g as it would be stored
-    all_dots: Tensor | None = None  # G g over every block, whatever it does with them: rules with needs_dots
+    own_square: Tensor  # |g|^2 as it would be stored, over the blocks that damp
+    dots: Tensor  # G g over those blocks
+    row: Tensor  # the same with g as it would be stored
+    all_dots: Tensor | None  # G g over every block, whatever it does with them: rules with needs_dots
+    g_dot_sum: Tensor | None  # g times the memory's sum, and the sum's square: rules with a cosine
+    sum_sq: Tensor | None
 
 
-class Columns:
-    """Which columns of the table of sums hold what, for a store as it is now."""
-
-    def __init__(self, store: Store) -> None:
-        C, damps = store.topC, store.damps
-        self.damps, self.dots = damps, store.needs_dots
-        self.cosine = store.needs_cosine and any(not block.damps for block in store.blocks)
-        self.rounded = damps and any(block.damps and not block.slots.is_exact for block in store.blocks)
-        widths = [1, 2 * self.cosine, damps, C * damps, C * self.rounded, C * self.dots]
-        self.ends = [sum(widths[: i + 1]) for i in range(len(widths))]
-
-    def read(self, table: Tensor, store: Store) -> Sums:
-        """The table's columns by name."""
-        square, cosine, own, dots, row, all_dots = (table[:, a:b] for a, b in zip([0, *self.ends], self.ends))
-        sums = Sums(square[:, 0])
-        if self.cosine:
-            sums.g_dot_sum, sums.sum_sq = cosine[:, 0], cosine[:, 1]
-        if self.damps:
-            sums.own_square, sums.dots, sums.row = own[:, 0], dots, row if self.rounded else dots
-        if self.dots:  # of the blocks that damp they are there already
-            sums.all_dots = all_dots if sums.dots is None else all_dots + sums.dots
-        if store.needs_cosine and sums.dots is not None:
-            # g times the sum is the sum of G g; the sum's square is 1'K1.
-            assert store.gram is not None
-            mine = sums.dots.sum(-1), store.gram.sum((-2, -1))
-            sums.g_dot_sum = mine[0] if sums.g_dot_sum is None else sums.g_dot_sum + mine[0]
-            sums.sum_sq = mine[1] if sums.sum_sq is None else sums.sum_sq + mine[1]
-        return sums
+def _widths(store: Store) -> dict[str, int]:
+    """Columns of the table of sums; of what nobody asks for there are none, and ranks exchange nothing."""
+    C, damps = store.topC, store.damps
+    cosine = int(store.needs_cosine and any(not block.damps for block in store.blocks))
+    rounded = any(block.damps and not block.slots.is_exact for block in store.blocks)
+    widths = {
+        "square": 1,
+        "against": cosine,
+        "sum_sq": cosine,
+        "own": int(damps),
+        "dots": C * damps,
+        "row": C * rounded,
+    }
+    return {**widths, "other dots": C * store.needs_dots}
 
 
-def measure(store: Store, g: Vectors, columns: Columns) -> Tensor:
-    """Everything that is decided by, float64 ``(rows, columns)``; this rank's share of it."""
-    device, C = store.device, store.topC
-    zero = torch.zeros((), dtype=torch.float64, device=device)
-    none = zero.expand(C)
-    square = squares(g, store.blocks, device)
-    table = []
-    for i, (block, v) in enumerate(zip(store.blocks, g)):
-        numbers = [square[i, None]]
-        counted = v is not None and block.counts
-        if columns.cosine:
-            total = block.sum if block.counts and not block.damps else None
-            against = zero if total is None or v is None else dot(v, total, block.work).to(device)
-            numbers += [torch.stack([against, zero if total is None else dot(total, total, block.work).to(device)])]
-        a, r, own = none, none, zero
-        if counted and (block.damps or columns.dots):
-            assert v is not None
-            a, r, own = (number.to(device) for number in row_dots(block, v, square[i]))
-        if columns.damps:
-            mine = (own[None], a, r) if block.damps else (zero[None], none, none)
-            numbers += mine if columns.rounded else mine[:2]
-        if columns.dots:
-            numbers.append(none if block.damps else a)
-        table.append(torch.cat(numbers) if len(numbers) > 1 else numbers[0])
-    whole = torch.stack(table)
-    return whole if store.by_tensor else whole.sum(0, keepdim=True)
+def measure(store: Store, g: Vectors) -> Tensor:
+    """The share of this rank in all sums, a row of the table for each memory; ``read`` gives them names."""
+    widths = _widths(store)
+    table = torch.zeros(len(store.blocks), sum(widths.values()), dtype=torch.float64, device=store.device)
+    found = dict(zip(widths, table.split(list(widths.values()), 1)))
+    square = squares(g, store.blocks, store.device)
+    found["square"][:, 0] = square
+    for i, (block, v) in enumerate(zip(store.blocks, g)) if table.shape[1] > 1 else ():
+        if not block.counts:
+            continue
+        if block.sum is not None and widths["sum_sq"]:
+            found["sum_sq"][i] = dot(block.sum, block.sum, block.work)
+            if v is not None:
+                found["against"][i] = dot(v, block.sum, block.work)
+        if v is not None and (block.damps or widths["other dots"]):
+            a, r, own = row_dots(block, v, square[i])
+            found["dots" if block.damps else "other dots"][i] = a
+            if block.damps:
+                found["own"][i] = own
+            if block.damps and widths["row"]:
+                found["row"][i] = r
+    return table if store.by_tensor else table.sum(0, keepdim=True)
+
+
+def read(table: Tensor, store: Store) -> Sums:
+    """The columns of a table of sums by name."""
+    widths = _widths(store)
+    square, against, sum_sq, own, dots, row, all_dots = table.split(list(widths.values()), 1)
+    against, sum_sq = against.sum(1), sum_sq.sum(1)
+    if store.gram is not None:  # of what damps: g times the sum is the sum of G g, the sum's square is 1'K1
+        against, sum_sq = against + dots.sum(-1), sum_sq + store.gram.sum((-2, -1))
+        all_dots = all_dots + dots if widths["other dots"] else all_dots
+    return Sums(
+        square[:, 0],
+        own.sum(1),
+        dots,
+        row if widths["row"] else dots,
+        all_dots if widths["other dots"] else None,
+        *((against, sum_sq) if store.needs_cosine else (None, None)),
+    )
 
 
 def squares(vectors: Vectors, blocks: Sequence[Block], device: torch.device) -> Tensor:
@@ -111,10 +98,8 @@ def squares(vectors: Vectors, blocks: Sequence[Block], device: torch.device) -> 
     counts = [float(block.counts) for block in blocks]
     if all(on_host(v) for _, v in present):
         total = [0.0] * len(blocks)
-        for (
-            i,
-            v,
-        ) in present:  # in Python numbers, which are float64; torch.dot runs at the speed of memory, the norms do not
+        # In Python numbers, which are float64; torch.dot runs at the speed of memory, the norms do not.
+        for i, v in present:
             for piece in v.split(PIECE) if v.numel() > PIECE else (v,):
                 piece = piece.to(blocks[i].work)
                 total[i] += torch.dot(piece, piece).item() * counts[i]
@@ -125,56 +110,3 @@ def squares(vectors: Vectors, blocks: Sequence[Block], device: torch.device) -> 
         for (i, _), norm in zip(chosen, torch._foreach_norm([v for _, v in chosen], 2, dtype=work)):
             out[i] = norm.to(device).double().square() * counts[i]
     return torch.stack(out)
-
-
-def dot(a: Tensor, b: Tensor, work: torch.dtype) -> Tensor:
-    """The inner product of two flat tensors, float64."""
-    if not on_host(a):
-        pieces = zip(a.split(DEVICE_PIECE), b.split(DEVICE_PIECE))
-        return torch.stack([dots for x, y in pieces for dots in _dots(x.to(work)[None], y.to(work), False)]).sum()
-    pieces = zip(a.split(PIECE), b.split(PIECE))
-    return torch.stack([torch.dot(x.to(work), y.to(work)) for x, y in pieces]).sum(dtype=torch.float64)
-
-
-def row_dots(block: Block, g: Tensor, square: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """``(G g, G ĝ, |ĝ|^2)`` of one block, ``ĝ`` the gradient as it would be stored; one pass over the slots.
-
-    ``square`` is ``|g|^2`` as it is known already.
-    """
-    slots, length = block.slots, block.length
-    host, exact = on_host(g), block.slots.is_exact
-    if exact and not host:  # there the norm was summed in float32
-        square = dot(g, g, block.work)
-    size = (length if exact else PIECE) if host else DEVICE_PIECE
-    dots: list[Tensor] = []
-    rows: list[Tensor] = []
-    own: list[Tensor] = []
-    for start in range(0, length, max(size, 1)):
-        stop = min(start + size, length)
-        G, x = slots.columns(start, stop), g[start:stop]
-        dots += _dots(G, x.to(block.work), host)
-        if not exact:
-            y = slots.decode(*slots.encode(x))
-            rows += _dots(G, y, host)
-            own.append(dot(y, y, block.work))
-    nothing = torch.zeros(slots.values.shape[0], dtype=torch.float64, device=block.device)
-    a = torch.stack(dots).sum(0) if dots else nothing
-    r = torch.stack(rows).sum(0) if rows else a
-    return a, r, torch.stack(own).sum() if own else square
-
-
-def _dots(G: Tensor, x: Tensor, host: bool) -> list[Tensor]:
-    """Vectors ``(C,)``, float64, that add up to ``G x``."""
-    if not host:  # there a matrix product would add up too much in single precision
-        products = G * x
-        whole = products.shape[-1] // ROW * ROW
-        rows = products[:, :whole].unflatten(-1, (-1, ROW)).sum(-1)  # many short sums: few long ones leave a GPU idle
-        return [rows.sum(-1, dtype=torch.float64), products[:, whole:].sum(-1, dtype=torch.float64)]
-    # One call for all pieces: it reads at the speed of memory, with all threads. A call for each would start them anew.
-    count = x.numel() // SMALL
-    whole = count * SMALL
-    out = [torch.mv(G[:, whole:], x[whole:]).double()] if whole < x.numel() else []
-    if count:
-        columns = G[:, :whole].unflatten(1, (count, SMALL)).permute(1, 2, 0)
-        out.append(torch.bmm(x[:whole].view(count, 1, SMALL), columns).sum((0, 1), dtype=torch.float64))
-    return out

@@ -13,13 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..memory.aggregations import ROUNDING_OF_PRODUCTS, Linear, Pick, adding_weights, damping_weights, insert_in_gram
+from ..memory.aggregations import Linear, Pick, adding_weights
+from ..memory.damping import ROUNDING_OF_PRODUCTS, damping_weights, insert_in_gram
 from ..memory.formats import SCALE_BLOCK, saturate, scale_blocks
 from ..memory.gram import settle
-from ..memory.policies import Decision, Tables, advance, decide
+from ..memory.layout import on_host
+from ..memory.policies import Decision, decide
 from ..memory.store import Block, Store
+from . import unseen
+from .products import DEVICE_PIECE, may_round_products
 from .scratch import Scratch
-from .sums import DEVICE_PIECE, Columns, Sums, may_round_products, measure, on_host
+from .sums import Sums, measure, read
 
 HOST_PIECE = 1 << 17  # values: four arrays of them are about what a core can keep in cache
 
@@ -28,7 +32,7 @@ class TorchOps:
     """One step of one store, in the order of ``Memory.step``: ``measure``, ``decide``, ``apply``."""
 
     name = "torch"
-    waiting = stepped = False  # the base always steps by itself
+    waiting = stepped = takes_epilogue = False  # the base always steps by itself
 
     def __init__(self, store: Store, epilogue: Any = None) -> None:
         self.store = store
@@ -48,29 +52,17 @@ class TorchOps:
         offloaded = any(part.offloaded for part in store.parts)
         self.host = not torch.compiler.is_compiling() and (on_host(store.born) or offloaded)
         self.g = [joined(block, [flats[part.number] for part in block.parts]) for block in store.blocks]
-        self.columns = Columns(store)
-        return measure(store, self.g, self.columns)
+        return measure(store, self.g)
 
     def decide(self, sums: Tensor, priority: Tensor | None, offer: bool = True) -> None:
         """Which slots are written, and the weights of the direction; the tables go on, unless this is no ``offer``."""
-        store, options = self.store, self.store.options
-        self.sums: Sums = self.columns.read(sums, store)
-        self.tables = Tables(
-            priority=store.priority,
-            norm=store.norm,
-            born=store.born,
-            t=store.clock + 1,
-            g_norm=self.sums.square.to(store.dtype).sqrt(),
-            stream=store.stream,
-            seed=options["seed"],
-            every=options["every"],
-            g_dot_sum=self.sums.g_dot_sum,
-            sum_sq=self.sums.sum_sq,
-            g_dot_slots=self.sums.all_dots,
-            g_priority=None if priority is None else priority.to(store.device, store.dtype),
-            asker=f"policy {store.policy.name!r}",
+        store = self.store
+        self.sums: Sums = read(sums, store)
+        found = self.sums
+        self.tables = store.asks(
+            found.square, priority, g_dot_sum=found.g_dot_sum, sum_sq=found.sum_sq, g_dot_slots=found.all_dots
         )
-        self.decision: Decision = decide(store.policy, self.tables, options["max_age"])
+        self.decision: Decision = decide(store.policy, self.tables, store.options["max_age"])
         self.live = self.tables.live.sum(-1)
         self.weights = [self._weights(block) for block in store.blocks]
         if self.host:
@@ -89,7 +81,6 @@ class TorchOps:
             return scale[row], share[row], None if picked is None else picked[row]
         if aggregation.damps:
             assert store.gram is not None
-            assert self.sums.dots is not None
             w = damping_weights(store.gram, self.sums.dots, options["rho"], options["kappa"], usable, self.rounding)
             return torch.ones_like(w[row, 0]), -w[row], None
         of_gradient, of_slots = aggregation.slot_weights(self.tables, usable)
@@ -99,14 +90,8 @@ class TorchOps:
         """Tables and inner products after the insertion."""
         store, decision, sums = self.store, self.decision, self.sums
         if store.gram is not None:
-            assert sums.row is not None
-            assert sums.own_square is not None
             store.gram.copy_(insert_in_gram(store.gram, sums.row, sums.own_square, decision.accept, decision.slot))
-        tables = advance(store.policy, self.tables, decision, store.options["decay"])
-        for table, new in zip((store.priority, store.norm, store.born), tables):
-            table.copy_(new)
-        store.clock.add_(decision.finite)
-        store.inserted.add_(decision.accept)
+        store.advance(self.tables, decision)
 
     # -- directions and insertion --------------------------------------------------------------------------------------
 
@@ -145,7 +130,7 @@ class TorchOps:
     def _direction(self, block: Block, g: Tensor, weights: tuple[Tensor, Tensor, Tensor | None], d: Tensor) -> Tensor:
         """``d = of_gradient * g + ...``: one row (the sum, or a pick), or every slot by its own weight."""
         scale, share = weights[0].to(block.device, block.work), weights[1].to(block.device, block.work)
-        source = None if share.dim() else self._source(block, weights[2])
+        source = None if share.dim() else self.source(block, weights[2])
         finite = self.decision.finite[block.row].to(block.device)
         C, length = block.slots.values.shape
         if source is not None and g.dtype == block.work and not on_host(g):
@@ -169,31 +154,18 @@ class TorchOps:
                 d[start:stop] = torch.where(finite, saturate(x, g.dtype), g[start:stop])
         return d
 
-    def _source(self, block: Block, picked: Tensor | None) -> Tensor:
+    def source(self, block: Block, picked: Tensor | None) -> Tensor:
         if picked is not None:
-            return block.slots.row(int(picked)) if self.host else block.slots.row_at(picked.to(block.device))
+            return block.slots.row(int(picked) if self.host else picked.to(block.device))
         assert block.sum is not None
         return block.sum
 
     def _insert(self, block: Block, g: Tensor | None) -> None:
-        slots = block.slots
-        if self.host:
-            if self.accept[block.row]:
-                self._store(block, g, self.slot[block.row])
-            return
-        k, accept = (field[block.row].to(block.device) for field in (self.decision.slot, self.decision.accept))
-        if g is None:
-            g = torch.zeros(block.length, dtype=block.work, device=block.device)
-        old = slots.row_at(k)
-        if slots.is_exact:
-            new = torch.where(accept, g.to(block.work), old)
-            slots.values.index_copy_(0, k.view(1), new[None])
-        else:
-            values, scale = slots.encode(g)
-            slots.write_at(k, accept, values, scale)
-            new = torch.where(accept, slots.decode(values, scale), old)
-        if block.sum is not None:
-            block.sum.add_(new.sub_(old))
+        if not self.host:
+            k, accept = (field[block.row].to(block.device) for field in (self.decision.slot, self.decision.accept))
+            unseen.insert(block, g, k, accept)
+        elif self.accept[block.row]:
+            self._store(block, g, self.slot[block.row])
 
     def _store(self, block: Block, g: Tensor | None, k: int) -> None:
         """Row ``k`` becomes ``g`` (``None``: zero) as the row can hold it, and the running sum follows."""
@@ -215,52 +187,13 @@ class TorchOps:
         if length == 0 or (self.host and not self.finite[block.row]):
             return
         clock = self.store.clock[block.row]
-        if self.host:
-            begin = (int(clock) + block.number) % steps * length
-            end = min(begin + length, block.length)
-            if begin < end:
-                block.sum[begin:end] = block.slots.columns(begin, end).sum(0)
+        if not self.host:
+            unseen.refresh(block, clock.to(block.device), length, steps)
             return
-        # Beyond the last slice the last one is summed once more: the work must be the same in every step.
-        last = -(-block.length // length) - 1
-        start = ((clock.to(block.device) + block.number) % steps).clamp(max=last) * length
-        index = (start + torch.arange(length, device=block.device)).clamp(max=block.length - 1)
-        block.sum.index_copy_(0, index, block.slots.columns_at(index).sum(0))
-
-    # -- for autograd --------------------------------------------------------------------------------------------------
-
-    def differentiable(self, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """The directions as functions of ``grads`` that autograd can follow; the memory, not gone on yet, is a constant."""
-        store = self.store
-        self.present = [g is not None for g in grads]
-        flats = [None if g is None else part.layout.flat(g) for part, g in zip(store.parts, grads)]
-        # Copies: the slots are written in later steps, and backward comes after those.
-        rows = [part.block.slots.columns(0, part.length).clone() if part.damps else None for part in store.parts]
-        dots: list[Any] = [0.0] * store.rows
-        for part, g, G in zip(store.parts, flats, rows):
-            if G is not None and g is not None:
-                dots[part.row] = dots[part.row] + (G * g).sum(-1, dtype=torch.float64)
-        out: list[Tensor | None] = []
-        for part, g, G in zip(store.parts, flats, rows):
-            if g is None:
-                out.append(None)
-                continue
-            row, usable = part.row, self.decision.finite
-            if G is not None:
-                assert store.gram is not None
-                here = slice(row, row + 1)
-                rho, kappa = part.options["rho"], part.options["kappa"]
-                w = damping_weights(store.gram[here], dots[row][None], rho, kappa, usable[here], self.rounding)
-                d = g - (w[0].to(part.work)[:, None] * G).sum(0)
-            else:
-                scale, share, picked = self.weights[store.blocks.index(part.block)]
-                scale, share = scale.to(part.device, part.work), share.to(part.device, part.work)
-                if share.dim():
-                    d = g * scale + (share[:, None] * part.block.slots.columns(0, part.length)).sum(0)
-                else:
-                    d = (g + self._source(part.block, picked).clone() * share) * scale
-            out.append(part.layout.unflatten(d.to(g.dtype)))
-        return out
+        begin = (int(clock) + block.number) % steps * length
+        end = min(begin + length, block.length)
+        if begin < end:
+            block.sum[begin:end] = block.slots.columns(begin, end).sum(0)
 
 
 def joined(block: Block, grads: Sequence[Tensor | None]) -> Tensor | None:

@@ -39,6 +39,11 @@ FORMATS = {
 }
 
 
+def scaled_format(dtype: torch.dtype) -> Format | None:
+    """The format whose 8-bit codes are of ``dtype``, or ``None``."""
+    return next((f for f in FORMATS.values() if f.scaled and f.dtype == dtype), None)
+
+
 def working_dtype(dtype: torch.dtype) -> torch.dtype:
     """The real dtype in which a memory computes for a parameter of ``dtype``: float32, or float64 for float64."""
     return torch.promote_types(dtype.to_real(), torch.float32)
@@ -69,7 +74,7 @@ class Slots:
         self.work = work
         self.device = device  # where the arithmetic is done; the rows may live elsewhere (memory_device)
         # index_select and index_copy_ know no 8-bit float, but they do know bytes.
-        self._codes = values.view(torch.int8) if format.scaled else values
+        self.codes = values.view(torch.int8) if format.scaled else values
 
     @property
     def is_exact(self) -> bool:
@@ -100,22 +105,19 @@ class Slots:
         scale = scale.to(self.device, self.work, non_blocking=True)
         return values * scale.repeat_interleave(SCALE_BLOCK, dim=-1)[..., : values.shape[-1]]
 
-    def row(self, k: int, start: int = 0, stop: int | None = None) -> Tensor:
+    def row(self, k: int | Tensor, start: int = 0, stop: int | None = None) -> Tensor:
         """Row ``k``, or a piece of it, as the memory sees it; a view of the store where nothing was rounded.
 
-        ``start`` is a multiple of ``SCALE_BLOCK``, here and below.
+        ``k`` may be an index that only the device knows. ``start`` is a multiple of ``SCALE_BLOCK``, here and below.
         """
+        if isinstance(k, Tensor):
+            codes, scale = (t if t is None else t.index_select(0, k.view(1))[0] for t in (self.codes, self.scale))
+            assert codes is not None
+            return self.decode(codes.view(self.values.dtype), scale)
         values = self.values[k, start:stop]
-        if self.scale is None:
-            return self.decode(values, None)
         first = start // SCALE_BLOCK
-        return self.decode(values, self.scale[k, first : first + scale_blocks(values.numel())])
-
-    def row_at(self, k: Tensor) -> Tensor:
-        """The same for an index that only the device knows."""
-        k = k.view(1)
-        codes = self._codes.index_select(0, k).squeeze(0).view(self.values.dtype)
-        return self.decode(codes, None if self.scale is None else self.scale.index_select(0, k).squeeze(0))
+        scale = None if self.scale is None else self.scale[k, first : first + scale_blocks(values.numel())]
+        return self.decode(values, scale)
 
     def columns(self, start: int, stop: int) -> Tensor:
         """All rows of some columns: ``(C, stop - start)``."""
@@ -124,24 +126,9 @@ class Slots:
             scale = self.scale[:, start // SCALE_BLOCK : scale_blocks(stop)]
         return self.decode(self.values[:, start:stop], scale)
 
-    def columns_at(self, index: Tensor) -> Tensor:
-        """All rows of the columns named by a tensor: ``(C, len(index))``."""
-        values = self._codes.index_select(1, index).view(self.values.dtype).to(self.device, self.work)
-        if self.scale is None:
-            return values
-        return values * self.scale.index_select(1, index // SCALE_BLOCK).to(self.device, self.work)
-
     def write(self, k: int, values: Tensor, scale: Tensor | None, start: int = 0) -> None:
         """Row ``k`` becomes what ``encode`` gave, from ``start`` on."""
         self.values[k, start : start + values.numel()].copy_(values, non_blocking=True)
         if self.scale is not None and scale is not None:
             first = start // SCALE_BLOCK
             self.scale[k, first : first + scale.numel()].copy_(scale, non_blocking=True)
-
-    def write_at(self, k: Tensor, accept: Tensor, values: Tensor, scale: Tensor | None) -> None:
-        """Write row ``k`` if ``accept``; otherwise what is there is written back."""
-        k = k.view(1)
-        codes = values.view(self._codes.dtype)
-        self._codes.index_copy_(0, k, torch.where(accept, codes[None], self._codes.index_select(0, k)))
-        if self.scale is not None and scale is not None:
-            self.scale.index_copy_(0, k, torch.where(accept, scale[None], self.scale.index_select(0, k)))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from .ranks import all_reduce_
+from .reducing import all_reduce_
 from .store import Store
 
 BLOCK = 1 << 14  # values of each slot at a time
@@ -16,7 +16,7 @@ GRAM_ROUNDING = 1e-5
 
 
 def pending(gram: Tensor) -> Tensor:
-    """Which entries have inner products that are not known yet: ``(rows, C)``; see store.py, NOTE [pending]."""
+    """Which entries have inner products that are not known yet: ``(rows, C)``; see keys.py, NOTE [pending]."""
     return gram.diagonal(dim1=-2, dim2=-1).isnan()
 
 

@@ -12,52 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_PLAIN = (Tensor, torch.nn.Parameter)
-
-
-def is_dtensor(tensor: Tensor) -> bool:
-    """Whether ``tensor`` is spread over ranks."""
-    if type(tensor) in _PLAIN:
-        return False
-    try:
-        from torch.distributed.tensor import DTensor  # here, since importing it takes as long as torch
-    except ImportError:  # a torch built without distributed
-        return False
-    return isinstance(tensor, DTensor)
-
-
-def local(tensor: Tensor) -> Tensor:
-    """Of a DTensor this rank's part; a plain tensor is its own part."""
-    return tensor.to_local() if is_dtensor(tensor) else tensor  # type: ignore[attr-defined]
-
-
-def like(tensor: Tensor, part: Tensor) -> Tensor:
-    """``part`` with the placements of ``tensor``: the inverse of ``local``."""
-    if not is_dtensor(tensor):
-        return part
-    from torch.distributed.tensor import DTensor
-
-    dtensor: Any = tensor
-    return DTensor.from_local(
-        part,
-        dtensor.device_mesh,
-        dtensor.placements,
-        run_check=False,
-        shape=dtensor.shape,
-        stride=dtensor.stride(),
-    )
-
-
-def aligned(grad: Tensor, param: Tensor) -> Tensor:
-    """A gradient with the placements of its parameter. Sequence parallelism leaves partial sums, one per rank."""
-    if not (is_dtensor(grad) and is_dtensor(param)):
-        return grad
-    theirs: Any = param
-    mine: Any = grad
-    if mine.placements == theirs.placements:
-        return grad
-    out: Tensor = mine.redistribute(theirs.device_mesh, theirs.placements)
-    return out
+from .dtensors import is_dtensor, local
 
 
 def _contiguous_strides(shape: torch.Size) -> tuple[int, ...]:
@@ -79,27 +34,28 @@ def same_strides(shape: torch.Size, a: tuple[int, ...], b: tuple[int, ...]) -> b
     return all(size == 1 or x == y for size, x, y in zip(shape, a, b))
 
 
+def on_host(tensor: Tensor) -> bool:
+    """Whether values may be looked at without waiting for a device or breaking a compiled graph."""
+    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
 class Layout:
     """The storage order of a parameter, and the way to and from flat real tensors in that order."""
 
-    __slots__ = ("complex", "contiguous", "numel", "real_dtype", "shape", "strides")
+    __slots__ = ("complex", "contiguous", "length", "numel", "real_dtype", "shape", "strides")
 
     def __init__(self, param: Tensor) -> None:
         part = local(param.detach())
         self.shape = part.shape
         self.complex = part.is_complex()
         self.real_dtype = part.dtype.to_real()
-        self.numel = part.numel()  # of the tensor; the flat view of a complex one has twice as many values
+        self.numel = part.numel()
+        self.length = self.numel * (2 if self.complex else 1)  # values in the flat view
         ordinary = _contiguous_strides(self.shape)
         # NOTE [storage order]: a DTensor's slots are laid out by torch (see Part), always contiguously.
         keep = not is_dtensor(param) and self.numel > 0 and _is_dense(self.shape, part.stride())
         self.strides = part.stride() if keep else ordinary
         self.contiguous = same_strides(self.shape, self.strides, ordinary)
-
-    @property
-    def length(self) -> int:
-        """Values in the flat view."""
-        return self.numel * (2 if self.complex else 1)
 
     def flat(self, tensor: Tensor) -> Tensor:
         """A 1-D real view of ``tensor`` in storage order; a copy only where its own order differs."""
@@ -112,6 +68,11 @@ class Layout:
             ordered = torch.empty_strided(self.shape, self.strides, dtype=tensor.dtype, device=tensor.device)
             tensor = ordered.copy_(tensor)
         return self._flatten(tensor, ())
+
+    def ordered(self, tensor: Tensor) -> Tensor:
+        """A local tensor whose storage can be read in the parameter's order; a copy only where its own differs."""
+        alike = tensor.is_contiguous() if self.contiguous else same_strides(self.shape, tensor.stride(), self.strides)
+        return tensor if alike and type(tensor) is Tensor else self.flat(tensor.detach()).contiguous()
 
     def flat_rows(self, tensor: Tensor) -> Tensor:
         """The same for a tensor with leading slots, made by ``empty(..., leading=C)``: ``(C, length)``."""

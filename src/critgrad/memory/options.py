@@ -114,30 +114,31 @@ def saved_form(value: Any) -> Any:
     return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
-def normalize_options(group: dict[str, Any]) -> None:
-    """Bring the options of a parameter group to their saved form, in place, and check each of them."""
-    for name in DEFAULTS:
-        group[name] = group[name] if name in OBJECTS else saved_form(group[name])
-        check_option(name, group[name])
-    if aggregation_of(group["aggr"]).damps and group["kappa"] > 1:
-        raise ValueError(f'Invalid kappa: {group["kappa"]!r}, expected 0 <= kappa <= 1 with aggr="fisher"')
+def check_options(groups: list[dict[str, Any]]) -> None:
+    """Bring the options of all parameter groups to their saved form, in place, and check each of them.
+
+    Groups that share one memory (``scope="global"``) must agree on what there is one of.
+    """
+    for group in groups:
+        for name in DEFAULTS:
+            group[name] = group[name] if name in OBJECTS else saved_form(group[name])
+            check_option(name, group[name])
+        if aggregation_of(group["aggr"]).damps and group["kappa"] > 1:
+            raise ValueError(f'Invalid kappa: {group["kappa"]!r}, expected 0 <= kappa <= 1 with aggr="fisher"')
+    together = [group for group in groups if group["topC"] > 0 and group["scope"] == "global"]
+    for name in AGREE_IN_A_MEMORY:
+        values = [group[name] for group in together]
+        if any(value != values[0] for value in values[1:]):
+            raise ValueError(
+                f"Invalid {name}: {values!r} in groups that share one memory, expected one value; "
+                'use scope="group" for memories of their own, or topC=0 to leave a group out'
+            )
 
 
 def default_options(given: dict[str, Any], aggr: str = "mean") -> dict[str, Any]:
     """All options: what is given, else what suits the aggregation, else the defaults."""
     damping = FISHER_DEFAULTS if given.get("aggr") == "fisher" else {}
     return {**DEFAULTS, "aggr": aggr, **damping, **given}
-
-
-def check_agreement(groups: list[dict[str, Any]]) -> None:
-    """Groups that share one memory (``scope="global"``) must agree on what there is one of."""
-    for name in AGREE_IN_A_MEMORY:
-        values = [group[name] for group in groups]
-        if any(value != values[0] for value in values[1:]):
-            raise ValueError(
-                f"Invalid {name}: {values!r} in groups that share one memory, expected one value; "
-                'use scope="group" for memories of their own, or topC=0 to leave a group out'
-            )
 
 
 def option_keys(taken: set[str]) -> dict[str, str]:

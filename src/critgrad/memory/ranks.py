@@ -15,10 +15,9 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
-from .layout import is_dtensor
+from .dtensors import is_dtensor
 
 if TYPE_CHECKING:
     from .store import Part, Store
@@ -47,22 +46,6 @@ def prepare(store: Store, process_group: Any) -> None:
     first = {id(mesh): _is_first_copy(mesh, mine, places) for mesh in meshes}
     for part in sharded:
         part.counts = first[id(_mesh(part))] and _is_first_replica(part.param)
-
-
-def all_reduce_(sums: Tensor, store: Store) -> Tensor:
-    """Add up ``sums`` over the ranks of a memory, in place where that is possible."""
-    group = store.process_group
-    if group is None:
-        return sums
-    import torch.distributed as dist
-
-    # With parameters offloaded to the host, the group may know accelerators only.
-    known = {device.type for device in getattr(group, "_device_types", [])}
-    there = sums.contiguous()
-    if known and sums.device.type not in known:
-        there = there.to(torch.device(sorted(known)[-1]))
-    dist.all_reduce(there, group=group)
-    return there.to(sums.device)
 
 
 # -- meshes ----------------------------------------------------------------------------------------------------------

@@ -15,27 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .aggregations import Aggregation, adding_weights, aggregation_of
+from .aggregations import Aggregation, aggregation_of
+from .dtensors import is_dtensor, local
 from .formats import FORMATS, SCALE_BLOCK, Slots, working_dtype
-from .layout import Layout, is_dtensor, local
-from .policies import Policy, policy_of
-
-# State keys: flat tensors of fixed shape under every parameter, from the first step on.
-SLOTS = "critical_slots"  # (C, *shape): the stored gradients
-SCALE = "critical_scale"  # (C, blocks): with 8-bit slots, what their codes are multiplied with
-SUM = "critical_sum"  # (*shape): the sum of the stored gradients, fp32 or wider; not with aggr="fisher"
-PRIORITY = "critical_priority"  # (C,): norm * decay ** age
-NORM = "critical_norm"  # (C,): norm when stored
-BORN = "critical_born"  # (C,): number of the step that stored it; 0 = free
-CLOCK = "critical_clock"  # (): steps seen, not counting those with a gradient that was not finite
-INSERTED = "critical_inserted"  # (): gradients stored so far
-GRAM = "critical_gram"  # (C, C): inner products of the stored gradients; with aggr="fisher" only
-
-# NOTE [pending]: an entry that a kernel has rounded has inner products that only the next step's pass over the slots
-# finds; until then its row and column of the Gram matrix are NaN. A checkpoint keeps them so, and the resumed run finds
-# the same bits; whatever else goes on from there settles them first (gram.settle).
-TABLE_KEYS = (PRIORITY, NORM, BORN, CLOCK, INSERTED)
-KEYS = (SLOTS, SCALE, SUM, *TABLE_KEYS, GRAM)
+from .keys import KEYS, TABLE_KEYS
+from .layout import Layout
+from .policies import Decision, Policy, Tables, advance, policy_of
 
 State = MutableMapping[str, Any]
 
@@ -57,10 +42,15 @@ class Part:
         self.row = row  # of the store's tables
         self.number = number  # within the store; staggers the refreshing of small tensors
         self.layout = Layout(param)
+        self.length = self.layout.length  # values: of a complex parameter twice its elements
         self.dtype = param.dtype  # that the memory was laid out for; a model may be cast later
         self.damps = aggregation_of(options["aggr"]).damps
         self.work = working_dtype(param.dtype)
         self.device = local(param).device
+        self.format_name: str = options["memory_dtype"] or str(self.layout.real_dtype).removeprefix("torch.")
+        self.format = FORMATS[self.format_name]
+        self.offloaded = options["memory_device"] == "cpu" and self.device.type != "cpu"  # slots, not the parameter
+        self.form = self.format_name, self.damps, self.dtype, self.device, self.offloaded
         self.sharded = is_dtensor(param)
         self.counts = True  # whether this rank adds this tensor's squares to the norm (see ranks)
         self.tensors: dict[str, Tensor] = {}  # what stands in the optimizer's state, our keys only
@@ -68,37 +58,15 @@ class Part:
         self.start = 0  # in the block
 
     @property
-    def length(self) -> int:
-        """Values: of a complex parameter twice its elements."""
-        return self.layout.length
-
-    @property
     def aggregation(self) -> Aggregation:
         """As the option says now."""
         return aggregation_of(self.options["aggr"])
-
-    @property
-    def format_name(self) -> str:
-        """The key of ``FORMATS`` that the slots are stored by."""
-        name = self.options["memory_dtype"]
-        return str(self.layout.real_dtype).removeprefix("torch.") if name is None else name
-
-    @property
-    def offloaded(self) -> bool:
-        """Whether the slots lie in host memory, and the parameter does not."""
-        return self.options["memory_device"] == "cpu" and self.device.type != "cpu"
 
     @property
     def sum(self) -> Tensor | None:
         """Flat; ``None`` where it damps."""
         total = self.block.sum
         return None if total is None else total[self.start : self.start + self.length]
-
-    @property
-    def bytes(self) -> int:
-        """Held by this rank for this parameter, the shared tables not counted."""
-        mine = [local(self.tensors[key]) for key in (SLOTS, SCALE, SUM) if key in self.tensors]
-        return sum(tensor.numel() * tensor.element_size() for tensor in mine)
 
 
 class Block:
@@ -137,6 +105,7 @@ class Store:
         self.policy: Policy = policy_of(self.options["policy"])
         self.rows = len(parts) if by_tensor else 1
         self.device = parts[0].device
+        self.damps = any(part.damps for part in parts)
         wide = any(part.work == torch.float64 for part in parts)
         self.dtype = torch.float64 if wide else torch.float32
         self.stream = torch.tensor(list(streams), device=self.device)
@@ -151,7 +120,6 @@ class Store:
         self.attached = False  # whether the optimizer's state holds what is here
         self.engine: Any = None
         self.engine_reason = ""  # why not a faster one
-        self._adding: dict[Any, list[tuple[float, float]]] = {}
         self._forms = [
             None if part.sharded else (part.layout.shape, part.dtype, part.device, torch.strided) for part in parts
         ]
@@ -170,25 +138,34 @@ class Store:
         """Whether a rule asks for the inner product with every slot."""
         return self.policy.needs_dots or any(block.parts[0].aggregation.needs_dots for block in self.blocks)
 
-    @property
-    def damps(self) -> bool:
-        """Whether some part does."""
-        return any(part.damps for part in self.parts)
-
     def tables(self) -> dict[str, Tensor]:
         """By their keys."""
         tables = (self.priority, self.norm, self.born, self.clock, self.inserted)
         return dict(zip(TABLE_KEYS, tables))
 
-    def adding_weights(self, aggr: str | Aggregation, kappa: float) -> list[tuple[float, float]]:
-        """``(scale, share)`` by the number of live entries, as numbers: for engines that decide on the host."""
-        if (aggr, kappa) not in self._adding:
-            counts = torch.arange(self.topC + 1, device="cpu")
-            both = adding_weights(aggr, kappa, counts, torch.ones_like(counts, dtype=torch.bool))
-            if len(self._adding) > 64:  # a schedule of kappa
-                self._adding.clear()
-            self._adding[aggr, kappa] = list(zip(*(weights.tolist() for weights in both)))
-        return self._adding[aggr, kappa]
+    def asks(self, square: Tensor, priority: Tensor | None, **products: Tensor | None) -> Tables:
+        """What the rules look at, for a gradient of this squared norm."""
+        return Tables(
+            priority=self.priority,
+            norm=self.norm,
+            born=self.born,
+            t=self.clock + 1,
+            g_norm=square.to(self.dtype).sqrt(),
+            stream=self.stream,
+            seed=self.options["seed"],
+            every=self.options["every"],
+            g_priority=None if priority is None else priority.to(self.device, self.dtype),
+            asker=f"policy {self.policy.name!r}",
+            **products,
+        )
+
+    def advance(self, tables: Tables, decision: Decision) -> None:
+        """The tables go on, as decided."""
+        new = advance(self.policy, tables, decision, self.options["decay"])
+        for table, values in zip((self.priority, self.norm, self.born), new):
+            table.copy_(values)
+        self.clock.add_(decision.finite)
+        self.inserted.add_(decision.accept)
 
     def attach(self, state: MutableMapping[Tensor, State]) -> None:
         """Write our keys into the optimizer's state, and take out those that this store does not use."""
@@ -199,19 +176,3 @@ class Store:
                     mine.pop(key, None)
             mine.update(part.tensors)
         self.attached = True
-
-    @property
-    def table_bytes(self) -> int:
-        """Of the tables alone, which every parameter's state shows but one tensor holds."""
-        tables = [*self.tables().values(), *([] if self.gram is None else [self.gram])]
-        return sum(table.numel() * table.element_size() for table in tables)
-
-    @property
-    def bytes(self) -> int:
-        """Held by this rank: slots, sums and tables."""
-        return sum(part.bytes for part in self.parts) + self.table_bytes
-
-
-def scaled_format(dtype: torch.dtype) -> Any:
-    """The format whose 8-bit codes are of ``dtype``, or ``None``."""
-    return next((f for f in FORMATS.values() if f.scaled and f.dtype == dtype), None)

@@ -12,25 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .formats import FORMATS, SCALE_BLOCK, Format, Slots, scale_blocks
+from .dtensors import is_dtensor, local
+from .formats import FORMATS, SCALE_BLOCK, Format, Slots, scale_blocks, scaled_format
 from .gram import gram_from_slots, is_of_these_slots, pending
-from .layout import is_dtensor, local
-from .store import (
-    BORN,
-    CLOCK,
-    GRAM,
-    INSERTED,
-    NORM,
-    PRIORITY,
-    SCALE,
-    SLOTS,
-    SUM,
-    Block,
-    Part,
-    State,
-    Store,
-    scaled_format,
-)
+from .keys import BORN, CLOCK, GRAM, INSERTED, NORM, PRIORITY, SCALE, SLOTS, SUM
+from .store import Block, Part, State, Store
 
 
 def fill(store: Store, olds: Sequence[State], together: bool, known: Iterable[Block]) -> None:
@@ -53,12 +39,7 @@ def fill(store: Store, olds: Sequence[State], together: bool, known: Iterable[Bl
             store.blocks.append(Block(here, block.slots, block.sum))
             exact.update(here)
     for parts in _shares([part for part, _ in of.values()], together and not store.by_tensor):
-        held = [of[part.param][1] for part in parts]
-        store.blocks.append(
-            _block_of_many(parts, held, keep, exact)
-            if len(parts) > 1
-            else _block_of_one(parts[0], held[0], keep, exact)
-        )
+        store.blocks.append(_make_block(parts, [of[part.param][1] for part in parts], keep, exact))
     store.blocks.sort(key=lambda block: block.number)
     if store.damps:
         store.gram = _take_over_gram(store, olds, keep is None, exact)
@@ -76,14 +57,12 @@ def _is_still(part: Part, of: dict[Tensor, tuple[Part, State]]) -> bool:
     if part.param not in of:
         return False
     new, old = of[part.param]
-    same_form = (new.format_name, new.damps, new.dtype, new.device, new.layout.strides, new.offloaded) == (
-        part.format_name, part.damps, part.dtype, part.device, part.layout.strides, part.offloaded,
-    )  # fmt: skip
+    if new.form != part.form or new.layout.strides != part.layout.strides:
+        return False
     keys = [key for key in (SLOTS, SCALE, SUM) if key in part.tensors]
     where = part.block.slots.values[:, part.start :].data_ptr() if not part.sharded and part.length else None
-    return same_form and all(old.get(key) is part.tensors[key] for key in keys) and (
-        where is None or part.tensors[SLOTS].data_ptr() == where
-    )  # fmt: skip
+    untouched = where is None or part.tensors[SLOTS].data_ptr() == where
+    return untouched and all(old.get(key) is part.tensors[key] for key in keys)
 
 
 def _shares(parts: list[Part], together: bool) -> Iterable[list[Part]]:
@@ -91,78 +70,65 @@ def _shares(parts: list[Part], together: bool) -> Iterable[list[Part]]:
     shares: dict[Any, list[Part]] = {}
     for part in parts:
         alone = not together or part.sharded or part.layout.complex or part.offloaded or part.length == 0
-        form = (id(part.options), part.dtype, part.device, part.format_name)
-        shares.setdefault(part if alone else form, []).append(part)
+        shares.setdefault(part if alone else (id(part.options), part.form), []).append(part)
     return shares.values()
 
 
-def _block_of_many(parts: list[Part], olds: list[State], keep: Tensor | None, exact: set[Part]) -> Block:
-    """One buffer for all of them, and views of it in the shapes that the state has."""
+def _make_block(parts: list[Part], olds: list[State], keep: Tensor | None, exact: set[Part]) -> Block:
+    """Slots and sums for these parts, with what the state holds of them: as it lies, copied bit for bit, or brought over."""
+    alone = len(parts) == 1
+    buffer = None if alone else _one_buffer(parts)
+    if alone:
+        parts[0].tensors = _own_tensors(parts[0])
+    doubtful = False
+    for part, old in zip(parts, olds):
+        mine = part.tensors
+        if keep is None and all(_same_values(old.get(key), mine[key]) for key in (SLOTS, SCALE) if key in mine):
+            exact.add(part)
+            for key, new in list(mine.items()):
+                if not _same_values(old.get(key), new):
+                    doubtful = True  # the sum
+                elif alone and _same_storage(old[key], new):
+                    mine[key] = old[key]
+                else:
+                    new.copy_(old[key])
+    slots, total = buffer or _flat_views(parts[0])
+    block = Block(parts, slots, total)
+    for part, old in zip(parts, olds):
+        if SLOTS in old and part not in exact:
+            _copy_slots(part, old, keep)
+            doubtful = True
+    if doubtful and total is not None:
+        block.refresh_all()
+    return block
+
+
+def _one_buffer(parts: list[Part]) -> tuple[Slots, Tensor | None]:
+    """For all of them, and views of it in the shapes that the state has."""
     first, C, at = parts[0], parts[0].options["topC"], 0
     for part in parts:
         part.start = at
         at += scale_blocks(part.length) * SCALE_BLOCK
-    format_, device = FORMATS[first.format_name], first.device
-    codes = torch.zeros(C, at, dtype=torch.int8 if format_.scaled else format_.dtype, device=device)
-    values = codes.view(format_.dtype)
+    format_, device = first.format, first.device
+    values = torch.zeros(C, at, dtype=torch.int8 if format_.scaled else format_.dtype, device=device).view(
+        format_.dtype
+    )
     scale = torch.zeros(C, at // SCALE_BLOCK, dtype=torch.float32, device=device) if format_.scaled else None
     total = None if first.damps else torch.zeros(at, dtype=first.work, device=device)
-    block = Block(parts, Slots(values, scale, format_, first.work, device), total)
-    doubtful = False
-    for part, old in zip(parts, olds):
+    for part in parts:
         shape, strides = tuple(part.layout.shape), tuple(part.layout.strides)
         part.tensors = {SLOTS: values.as_strided((C, *shape), (at, *strides), part.start)}
         if scale is not None:
             begin = part.start // SCALE_BLOCK
             part.tensors[SCALE] = scale[:, begin : begin + scale_blocks(part.length)]
-        if _is_same(part, old, keep):
-            for key, new in part.tensors.items():
-                new.copy_(old[key])
-            exact.add(part)
-        elif SLOTS in old:
-            _copy_slots(part, old, keep)
         if total is not None:
             part.tensors[SUM] = total.as_strided(shape, strides, part.start)
-            if part in exact and _same_values(old.get(SUM), part.tensors[SUM]):
-                part.tensors[SUM].copy_(old[SUM])
-            else:
-                doubtful |= SLOTS in old
-    if doubtful:
-        block.refresh_all()
-    return block
+    return Slots(values, scale, format_, first.work, device), total
 
 
-def _block_of_one(part: Part, old: State, keep: Tensor | None, exact: set[Part]) -> Block:
-    part.tensors = _empty(part)
-    same = _is_same(part, old, keep)
-    if not part.damps:
-        part.tensors[SUM] = _zeros(part, part.work.to_complex() if part.layout.complex else part.work)
-    trusted = same and SUM in part.tensors and _same_values(old.get(SUM), part.tensors[SUM])
-    if same:
-        exact.add(part)
-        for key in [key for key in part.tensors if key != SUM or trusted]:
-            # Copied, bit for bit, where they lie elsewhere or in another order.
-            new = part.tensors[key]
-            part.tensors[key] = old[key] if _same_storage(old[key], new) else new.copy_(old[key])
-    rows = part.layout.flat_rows(part.tensors[SLOTS])
-    slots = Slots(rows, part.tensors.get(SCALE), FORMATS[part.format_name], part.work, part.device)
-    block = Block([part], slots, part.layout.flat(part.tensors[SUM]) if SUM in part.tensors else None)
-    if SLOTS in old and not same:
-        _copy_slots(part, old, keep)
-    if block.sum is not None and SLOTS in old and not trusted:
-        block.refresh_all()
-    return block
-
-
-def _zeros(part: Part, dtype: torch.dtype) -> Tensor:
-    if part.sharded:
-        return torch.zeros_like(part.param, dtype=dtype, memory_format=torch.contiguous_format)
-    return part.layout.empty(dtype, part.device).zero_()
-
-
-def _empty(part: Part) -> dict[str, Tensor]:
-    """Zeroed slots (and scales) in the layout and format that the options ask for."""
-    format_, topC, memory_dtype = FORMATS[part.format_name], part.options["topC"], part.options["memory_dtype"]
+def _own_tensors(part: Part) -> dict[str, Tensor]:
+    """Zeroed slots, scales and a sum in the layout and format that the options ask for."""
+    format_, topC, memory_dtype = part.format, part.options["topC"], part.options["memory_dtype"]
     complex_ = part.layout.complex and memory_dtype is None
     dtype = part.param.dtype if complex_ else format_.dtype
     if part.sharded:
@@ -173,19 +139,29 @@ def _empty(part: Part) -> dict[str, Tensor]:
                 'use memory_dtype="bfloat16"'
             )
         # NOTE [DTensor]: new_zeros would be replicated without a word; only this shifts every kind of placement.
-        return {SLOTS: _zeros(part, dtype).unsqueeze(0).repeat(topC, *[1] * part.param.dim())}
-    place: dict[str, Any] = {"pin_memory": True} if part.offloaded else {}
-    device = torch.device("cpu") if part.offloaded else part.device
-    tensors = {SLOTS: part.layout.empty(dtype, device, leading=topC, **place)}
-    (tensors[SLOTS].view(torch.int8) if format_.scaled else tensors[SLOTS]).zero_()
-    if format_.scaled:
-        tensors[SCALE] = torch.zeros(topC, scale_blocks(part.length), dtype=torch.float32, device=device, **place)
+        tensors = {SLOTS: _zeros(part, dtype).unsqueeze(0).repeat(topC, *[1] * part.param.dim())}
+    else:
+        place: dict[str, Any] = {"pin_memory": True} if part.offloaded else {}
+        device = torch.device("cpu") if part.offloaded else part.device
+        tensors = {SLOTS: part.layout.empty(dtype, device, leading=topC, **place)}
+        (tensors[SLOTS].view(torch.int8) if format_.scaled else tensors[SLOTS]).zero_()
+        if format_.scaled:
+            tensors[SCALE] = torch.zeros(topC, scale_blocks(part.length), dtype=torch.float32, device=device, **place)
+    if not part.damps:
+        tensors[SUM] = _zeros(part, part.work.to_complex() if part.layout.complex else part.work)
     return tensors
 
 
-def _is_same(part: Part, old: State, keep: Tensor | None) -> bool:
-    """Whether the slots can hold, bit for bit, what the old state holds."""
-    return keep is None and all(_same_values(old.get(key), new) for key, new in part.tensors.items())
+def _flat_views(part: Part) -> tuple[Slots, Tensor | None]:
+    rows, total = part.layout.flat_rows(part.tensors[SLOTS]), part.tensors.get(SUM)
+    slots = Slots(rows, part.tensors.get(SCALE), part.format, part.work, part.device)
+    return slots, None if total is None else part.layout.flat(total)
+
+
+def _zeros(part: Part, dtype: torch.dtype) -> Tensor:
+    if part.sharded:
+        return torch.zeros_like(part.param, dtype=dtype, memory_format=torch.contiguous_format)
+    return part.layout.empty(dtype, part.device).zero_()
 
 
 def _copy_slots(part: Part, old: State, keep: Tensor | None) -> None:

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...memory.aggregations import Linear
+from ...memory.aggregations import Linear, adding_table
 from ...memory.gram import settle
 from ...memory.layout import same_strides
-from ...memory.policies import POLICIES, Tables, advance, decide
+from ...memory.policies import POLICIES, decide
 from ...memory.store import Part, Store
 from ..scratch import Scratch
 from .build import compiled_core, thread_pool, why_no_core
@@ -27,16 +27,8 @@ CHUNK = 1 << 15  # values that a thread takes at a time; a thread more for each 
 
 # The constants of core.c.
 _POLICIES = ("KotH", "bottomC", "FIFO", "random", "MNDS", "RR", "NCPR", "sparse")
-_NONE = 0
-_CODES = {
-    ("sgd", False): 1,
-    ("sgd", True): 2,
-    ("rmsprop", False): 3,
-    ("rmsprop", True): 4,
-    ("adam", False): 5,
-    ("nadam", False): 6,
-}
-FAMILIES = tuple(dict.fromkeys(family for family, _ in _CODES))
+_FAMILIES = ("none", "sgd", "sgd momentum", "sgd nesterov", "rmsprop", "rmsprop momentum", "adam", "nadam")
+FAMILIES = tuple(dict.fromkeys(name.split()[0] for name in _FAMILIES[1:]))
 
 
 def _structure(name: str, **fields: Sequence[str]) -> type[ctypes.Structure]:
@@ -49,11 +41,11 @@ def _structure(name: str, **fields: Sequence[str]) -> type[ctypes.Structure]:
 _Part: Any = _structure(
     "_Part",
     addresses=("p", "m", "v", "slots", "sum", "step", "product", "out"),
-    integers=("length", "row", "weights", "group", "number", "refresh_length", "refresh_steps"),
+    integers=("length", "row", "group", "number", "refresh_length", "refresh_steps"),
 )
 _Group: Any = _structure(
     "_Group",
-    integers=("family", "nesterov", "maximize", "decoupled"),
+    integers=("family", "maximize", "decoupled"),
     numbers=("lr", "weight_decay", "beta1", "beta2", "eps", "momentum", "momentum_decay"),
 )
 _TABLES = ("priority", "norm", "born", "clock", "inserted", "stream")
@@ -96,15 +88,15 @@ class Engine:
     """The core's tables for one store: addresses, mostly. Only those of the gradients change from step to step."""
 
     name = "native"
+    takes_epilogue = True
 
     def __init__(self, store: Store, epilogue: Any) -> None:
         settle(store)
         self.store = store
         # NOTE [empty]: a memory without any entry is the base, bit for bit, so the base itself makes that step.
         self.waiting = epilogue is not None and not bool(store.born.any())  # for an entry
-        self.epilogue: Any = (
-            None if self.waiting or any(g.get("capturable") for g in _groups(epilogue, store)) else epilogue
-        )
+        captures = epilogue is not None and any(group.get("capturable") for group in epilogue.groups(store.parts))
+        self.epilogue: Any = None if self.waiting or captures else epilogue
         self.stepped = False  # whether the last step was the base's, too
         known = store.policy is POLICIES.get(store.policy.name) and store.policy.name in _POLICIES
         self.policy = _POLICIES.index(store.policy.name) if known else None  # None: it is asked by its functions
@@ -115,15 +107,14 @@ class Engine:
     def _make_tables(self) -> None:
         """What the core reads and writes; ``_Memory`` holds addresses only, so all of it is kept here."""
         store, parts, C = self.store, self.store.parts, self.store.topC
-        of_parts = _groups(self.epilogue, store)
-        self.groups: list[dict[str, Any]] = list({id(group): group for group in of_parts}.values())
-        group_numbers = {id(group): i for i, group in enumerate(self.groups)}
-        self.options = list({id(part.options): part.options for part in parts}.values())
-        option_numbers = {id(options): i for i, options in enumerate(self.options)}
+        firsts = list({id(part.options): part for part in parts}.values())  # of each group
+        numbers = {id(part.options): i for i, part in enumerate(firsts)}
+        self.options = [part.options for part in firsts]
+        self.groups = [] if self.epilogue is None else self.epilogue.groups(firsts)
         self.parts = (_Part * len(parts))()
-        every: list[Any] = [*of_parts] or [None] * len(parts)
-        for row, part, group in zip(self.parts, parts, every):
-            self._fill_row(row, part, group, option_numbers[id(part.options)], group_numbers.get(id(group), 0))
+        for row, part in zip(self.parts, parts):
+            row.group = numbers[id(part.options)]
+            self._fill_row(row, part, self.groups[row.group] if self.groups else None)
         spans = [
             number
             for i, part in enumerate(parts)
@@ -132,7 +123,7 @@ class Engine:
         ]
         self.most_threads = max(1, sum(part.length for part in parts) // CHUNK)
         self.grads = (ctypes.c_void_p * len(parts))()
-        self.group_table = (_Group * max(len(self.groups), 1))()
+        self.group_table = (_Group * len(firsts))()
         self.rows = array("q", bytes(8 * 5 * store.rows))
         self.sums = torch.zeros(store.rows, 1 if store.gram is None else 2 + C, dtype=torch.float64, device="cpu")
         self.offered = array("d", bytes(8 * store.rows))
@@ -165,14 +156,14 @@ class Engine:
         )
         self.address = ctypes.addressof(self.memory)
 
-    def _fill_row(self, row: Any, part: Part, group: dict[str, Any] | None, options: int, number: int) -> None:
+    def _fill_row(self, row: Any, part: Part, group: dict[str, Any] | None) -> None:
         row.p, row.slots = part.param.data_ptr(), part.block.slots.values.data_ptr()
         row.sum = None if part.block.sum is None else part.block.sum.data_ptr()
         if group is not None:
             buffers, counters = self.epilogue.prepare(part, group)
             row.m, row.v = ([t.data_ptr() for t in buffers] + [None, None])[:2]
             row.step, row.product = ([t.data_ptr() for t in counters] + [None, None])[:2]
-        row.length, row.row, row.weights, row.group, row.number = part.length, part.row, options, number, part.number
+        row.length, row.row, row.number = part.length, part.row, part.number
         row.refresh_length, row.refresh_steps = part.block.refresh_span()
 
     # -- a step --------------------------------------------------------------------------------------------------------
@@ -184,7 +175,7 @@ class Engine:
         if self.memory is None:
             self._make_tables()
         # Kept until pass 2 is through: a gradient in another order is a copy.
-        self.flats = [None if g is None else _flat(part, g) for part, g in zip(self.store.parts, grads)]
+        self.flats = [None if g is None else part.layout.ordered(g) for part, g in zip(self.store.parts, grads)]
         self.grads[:] = [None if g is None else g.data_ptr() for g in self.flats]
         self.memory.threads = min(torch.get_num_threads(), self.most_threads)
         self.memory.parallel = thread_pool()
@@ -208,27 +199,10 @@ class Engine:
 
     def _decide_by_functions(self, priority: Tensor | None) -> None:
         """The decision of a policy that is an object of functions."""
-        store, options = self.store, self.store.options
-        before = Tables(
-            priority=store.priority,
-            norm=store.norm,
-            born=store.born,
-            t=store.clock + 1,
-            g_norm=self.sums[:, 0].to(store.dtype).sqrt(),
-            stream=store.stream,
-            seed=options["seed"],
-            every=options["every"],
-            g_priority=None if priority is None else priority.to(store.dtype),
-            asker=f"policy {store.policy.name!r}",
-        )
-        decision = decide(store.policy, before, options["max_age"])
-        live = before.live.sum(-1)
-        for table, new in zip(
-            (store.priority, store.norm, store.born), advance(store.policy, before, decision, options["decay"])
-        ):
-            table.copy_(new)
-        store.clock.add_(decision.finite)
-        store.inserted.add_(decision.accept)
+        store = self.store
+        before = store.asks(self.sums[:, 0], priority)
+        decision, live = decide(store.policy, before, store.options["max_age"]), before.live.sum(-1)
+        store.advance(before, decision)
         columns = (decision.accept.long(), decision.slot, store.clock, decision.finite.long(), live)
         self.rows[:] = array("q", torch.stack(columns, -1).flatten().tolist())
 
@@ -273,7 +247,8 @@ class Engine:
         adding = [(1.0, 0.0)] * (self.store.topC + 1)  # for what damps, and does not look
         damps = [_damps(mine, self.store) for mine in self.options]
         tables = [
-            adding if d else self.store.adding_weights(aggr, float(kappa)) for d, (aggr, kappa, _) in zip(damps, now)
+            adding if d else adding_table(aggr, float(kappa), self.store.topC)
+            for d, (aggr, kappa, _) in zip(damps, now)
         ]
         self.rooms["adding"][:] = array("d", [number for table in tables for pair in table for number in pair])
         self.rooms["damping"][:] = array("d", [float(number) for _, kappa, rho in now for number in (rho, kappa)])
@@ -283,16 +258,11 @@ class Engine:
         epilogue = self.epilogue
         for row, group in zip(self.group_table, self.groups):
             numbers = epilogue.numbers(group)
-            row.family = _CODES[epilogue.family.name, numbers["momentum"] != 0]
-            row.nesterov, row.maximize = bool(group.get("nesterov")), bool(group["maximize"])
-            row.decoupled = epilogue.decoupled(group)
-            row.lr = float(group["lr"])
+            kind = " nesterov" if group.get("nesterov") else " momentum" if numbers["momentum"] != 0 else ""
+            row.family = _FAMILIES.index(epilogue.family.name + kind)
+            row.maximize, row.decoupled, row.lr = bool(group["maximize"]), epilogue.decoupled(group), float(group["lr"])
             for name in ("weight_decay", "beta1", "beta2", "eps", "momentum", "momentum_decay"):
                 setattr(row, name, numbers[name])
-
-
-def _groups(epilogue: Any, store: Store) -> list[dict[str, Any]]:
-    return [] if epilogue is None else epilogue.groups(store.parts)
 
 
 def _damps(options: dict[str, Any], store: Store) -> bool:
@@ -305,13 +275,3 @@ def _address(room: Any) -> int | None:
     if torch.is_tensor(room):
         return int(room.data_ptr())
     return room.buffer_info()[0] if isinstance(room, array) else ctypes.addressof(room)
-
-
-def _flat(part: Part, g: Tensor) -> Tensor:
-    """A gradient whose storage can be read in the parameter's order; a copy only where its own differs."""
-    layout = part.layout
-    if type(g) is Tensor and (
-        g.is_contiguous() if layout.contiguous else same_strides(layout.shape, g.stride(), layout.strides)
-    ):
-        return g
-    return part.layout.flat(g.detach()).contiguous()

@@ -12,19 +12,19 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { NONE, SGD, MOMENTUM, RMSPROP, RMSPROP_MOMENTUM, ADAM, NADAM }; /* NONE: the direction is written, the base steps by itself */
+enum { NONE, SGD, MOMENTUM, NESTEROV, RMSPROP, RMSPROP_MOMENTUM, ADAM, NADAM }; /* NONE: the direction is written, the base steps by itself */
 enum { MOST_THREADS = 64, BLOCK = 4096 }; /* values whose products are summed in single precision; 16 kB stay in cache */
 
 /* One parameter. m and v are the base's buffers in the order of families.py; sum is NULL where the memory damps, out (where the
    direction goes) where the base's update is made here. */
 typedef struct {
     float *p, *m, *v, *slots, *sum, *step, *product, *out; /* product: of NAdam's momenta so far */
-    int64_t length, row, weights, group, number, refresh_length, refresh_steps;
+    int64_t length, row, group, number, refresh_length, refresh_steps;
 } Part;
 
 /* One parameter group. */
 typedef struct {
-    int64_t family, nesterov, maximize, decoupled;
+    int64_t family, maximize, decoupled;
     double lr, weight_decay, beta1, beta2, eps, momentum, momentum_decay;
 } Group;
 
@@ -57,9 +57,9 @@ typedef struct {
     const double *offered; /* [row]: the caller's priorities; NULL: the norm */
     double *gram; /* [row][slot][slot]; NULL where nothing damps */
     Row *rows;
-    const Adding *adding; /* [part.weights][live entries] */
-    const Damping *damping; /* [part.weights] */
-    float *weights; /* w: [part.weights][row][slot] */
+    const Adding *adding; /* [part.group][live entries] */
+    const Damping *damping; /* [part.group] */
+    float *weights; /* w: [part.group][row][slot] */
     int64_t *used; /* the slots that were live before the step, row.live of them */
     double *squares, *dots; /* |g|^2 and a of each chunk */
     double *sums; /* [row][1]: |g|^2; where the memory damps [row][2 + topC]: |g|^2, the same over what damps, a */
@@ -338,11 +338,10 @@ static inline __attribute__((always_inline)) void fetch(const float *at) {
     for (int64_t i = AHEAD; i < AHEAD + PIECE; i += LINE) __builtin_prefetch(at + i);
 }
 
-/* d = scale * (g + share * sum) or scale * g, the base's update on d, and g into the slot, in one pass. family, kind, decays
-   and nesterov are constants where this is inlined, so every variant is a loop without branches. */
+/* d = scale * (g + share * sum) or scale * g, the base's update on d, and g into the slot, in one pass. family and kind are
+   constants where this is inlined, so every variant is a loop without branches. */
 static inline __attribute__((always_inline)) void span(
-    const int family, const int kind, const int decays, const int nesterov, const Scalars c, int64_t n,
-    const float *restrict g, float *restrict p, float *restrict m, float *restrict v, float *restrict slot,
+    const int family, const int kind, const Scalars c, int64_t n, const float *restrict g, float *restrict p, float *restrict m, float *restrict v, float *restrict slot,
     float *restrict sum) { /* NONE: p is where the direction goes */
     for (int64_t at = 0; at < n; at += PIECE) {
         const int64_t end = at + PIECE < n ? at + PIECE : n;
@@ -355,21 +354,20 @@ static inline __attribute__((always_inline)) void span(
         for (int64_t i = at; i < end; i++) {
             const float x = g[i], s = kind == GIVEN ? 0 : sum[i];
             float d = (kind == GIVEN ? x : x + c.share * s) * c.scale, theta = family == NONE ? d : p[i];
-            if (decays) d += c.weight_decay * theta;
-            if (family == NONE) {
-            } else if (family == SGD) {
+            if (family != NONE) d = c.weight_decay != 0 ? d + c.weight_decay * theta : d;
+            if (family == SGD) {
                 theta -= c.lr * d;
-            } else if (family == MOMENTUM) {
+            } else if (family == MOMENTUM || family == NESTEROV) {
                 const float b = c.momentum * m[i] + d;
                 m[i] = b;
-                theta -= c.lr * (nesterov ? d + c.momentum * b : b);
+                theta -= c.lr * (family == NESTEROV ? d + c.momentum * b : b);
             } else if (family == RMSPROP || family == RMSPROP_MOMENTUM) {
                 const float q = c.beta2 * m[i] + c.one_minus_beta2 * (d * d);
                 m[i] = q;
                 float u = d / (sqrtf(q) + c.eps);
                 if (family == RMSPROP_MOMENTUM) v[i] = u = c.momentum * v[i] + u;
                 theta -= c.lr * u;
-            } else {
+            } else if (family == ADAM || family == NADAM) {
                 const float a = m[i] + c.one_minus_beta1 * (d - m[i]);
                 const float q = c.beta2 * v[i] + c.one_minus_beta2 * (d * d);
                 m[i] = a;
@@ -387,32 +385,24 @@ static inline __attribute__((always_inline)) void span(
     }
 }
 
-#define SPAN(FAMILY, NESTEROV)                                                                       \
-    do {                                                                                             \
-        if (kind == ADDED_AND_STORED) SPAN_OF(FAMILY, ADDED_AND_STORED, NESTEROV);                   \
-        else if (kind == ADDED) SPAN_OF(FAMILY, ADDED, NESTEROV);                                    \
-        else SPAN_OF(FAMILY, GIVEN, NESTEROV);                                                       \
-    } while (0)
-#define SPAN_OF(FAMILY, KIND, NESTEROV)                                                              \
-    do {                                                                                             \
-        if (decays) span(FAMILY, KIND, 1, NESTEROV, c, n, g, p, m, v, slot, sum);                    \
-        else span(FAMILY, KIND, 0, NESTEROV, c, n, g, p, m, v, slot, sum);                           \
-    } while (0)
-
-static void update_span(const Group *group, int kind, Scalars c, int64_t n, const float *g, float *p, float *m,
-                        float *v, float *slot, float *sum) {
-    const int decays = group->weight_decay != 0 && !group->decoupled;
-    switch (group->family) {
-    case NONE: SPAN(NONE, 0); break;
-    case SGD: SPAN(SGD, 0); break;
-    case MOMENTUM:
-        if (group->nesterov) SPAN(MOMENTUM, 1);
-        else SPAN(MOMENTUM, 0);
+#define SPAN_OF(FAMILY)                                                                              \
+    case FAMILY:                                                                                     \
+        if (kind == ADDED_AND_STORED) span(FAMILY, ADDED_AND_STORED, c, n, g, p, m, v, slot, sum);   \
+        else if (kind == ADDED) span(FAMILY, ADDED, c, n, g, p, m, v, slot, sum);                    \
+        else span(FAMILY, GIVEN, c, n, g, p, m, v, slot, sum);                                       \
         break;
-    case RMSPROP: SPAN(RMSPROP, 0); break;
-    case RMSPROP_MOMENTUM: SPAN(RMSPROP_MOMENTUM, 0); break;
-    case ADAM: SPAN(ADAM, 0); break;
-    case NADAM: SPAN(NADAM, 0);
+
+static void update_span(int64_t family, int kind, Scalars c, int64_t n, const float *g, float *p, float *m, float *v,
+                        float *slot, float *sum) {
+    switch (family) {
+        SPAN_OF(NONE)
+        SPAN_OF(SGD)
+        SPAN_OF(MOMENTUM)
+        SPAN_OF(NESTEROV)
+        SPAN_OF(RMSPROP)
+        SPAN_OF(RMSPROP_MOMENTUM)
+        SPAN_OF(ADAM)
+        SPAN_OF(NADAM)
     }
 }
 
@@ -444,7 +434,7 @@ static Scalars scalars_of(const Part *part, const Group *group, Adding adding) {
     }
     c.scale = (float)(group->maximize ? -adding.scale : adding.scale);
     c.share = (float)adding.share;
-    c.weight_decay = (float)group->weight_decay;
+    c.weight_decay = (float)(group->decoupled ? 0 : group->weight_decay);
     c.shrink = (float)(group->decoupled ? 1 - group->lr * group->weight_decay : 1);
     c.lr = (float)lr;
     c.lr_direction = (float)lr_direction;
@@ -475,7 +465,7 @@ static void refresh(const Part *part, Chunk k, int64_t clock, int64_t topC) {
 /* d = g - sum of w_i G_i of one block. */
 static void damped(const Memory *w, const Part *part, const float *g, int64_t at, int64_t n, float *restrict d) {
     const int64_t *used = w->used + part->row * w->topC, live = w->rows[part->row].live;
-    const float *weights = w->weights + (part->weights * w->row_count + part->row) * w->topC;
+    const float *weights = w->weights + (part->group * w->row_count + part->row) * w->topC;
     memcpy(d, g + at, sizeof(float) * n);
     int64_t i = 0;
     for (; i + 3 <= live; i += 4) {
@@ -508,9 +498,9 @@ static void update_chunk(const Memory *w, int64_t c) {
         if (row->accept) insert(size, g ? g + k.start : 0, slot + k.start, part->sum ? part->sum + k.start : 0);
     } else if (part->sum) {
         const int64_t at = k.start, live = row->finite ? row->live : 0; /* what is not finite is used as it is */
-        Scalars scalars = scalars_of(part, group, w->adding[part->weights * (w->topC + 1) + live]);
+        Scalars scalars = scalars_of(part, group, w->adding[part->group * (w->topC + 1) + live]);
         float *m = part->m ? part->m + at : 0, *v = part->v ? part->v + at : 0;
-        update_span(group, row->accept ? ADDED_AND_STORED : ADDED, scalars, size, g + at, target + at, m, v, slot + at,
+        update_span(group->family, row->accept ? ADDED_AND_STORED : ADDED, scalars, size, g + at, target + at, m, v, slot + at,
                     part->sum + at);
     } else {
         Scalars scalars = scalars_of(part, group, (Adding){1, 0});
@@ -523,7 +513,7 @@ static void update_chunk(const Memory *w, int64_t c) {
                 d = room;
             }
             float *m = part->m ? part->m + at : 0, *v = part->v ? part->v + at : 0;
-            update_span(group, GIVEN, scalars, n, d, target + at, m, v, 0, 0);
+            update_span(group->family, GIVEN, scalars, n, d, target + at, m, v, 0, 0);
             if (row->accept) memcpy(slot + at, g + at, sizeof(float) * n);
         }
     }

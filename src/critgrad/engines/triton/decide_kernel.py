@@ -8,17 +8,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ...memory.aggregations import RHO_ABOVE_ROUNDING, ROUNDING_OF_PRODUCTS
-from .device_functions import (
-    ACCEPT,
-    CLOCK,
-    DECISION_COLUMNS,
-    FINITE,
-    LIVE,
-    PICKED,
-    SLOT,
-    uniform,
-)
+from ...memory.damping import RHO_ABOVE_ROUNDING, ROUNDING_OF_PRODUCTS
+from .device_functions import ACCEPT, CLOCK, DECISION_COLUMNS, FINITE, LIVE, PICKED, SLOT, uniform
 from .measure_kernels import newest_entry
 
 _NEVER = tl.constexpr(9223372036854775807)
@@ -43,21 +34,23 @@ def as_flag(condition):
 
 
 @triton.jit
-def asked_for(priorities_given, row, g_norm, GIVEN: tl.constexpr):
-    """What asks for a place: the norm, or the caller's priority."""
-    offered = g_norm
-    if GIVEN:
-        offered = tl.load(priorities_given + row)
-    return offered
-
-
-@triton.jit
 def total(partials, begin, end, stride, column, BLOCK: tl.constexpr):
     lanes = tl.arange(0, BLOCK)
     sums = tl.zeros((BLOCK,), tl.float64)
     for at in range(begin, end, BLOCK):
         row = at + lanes
         sums += tl.load(partials + row * stride + column, mask=row < end, other=0.0)
+    return tl.sum(sums, axis=0)
+
+
+@triton.jit
+def column_totals(partials, begin, end, stride, first, columns, inside, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    lanes = tl.arange(0, BLOCK)
+    sums = tl.zeros((BLOCK, WIDTH), tl.float64)
+    for at in range(begin, end, BLOCK):
+        row = at + lanes
+        mask = (row[:, None] < end) & inside[None, :]
+        sums += tl.load(partials + row[:, None] * stride + first + columns[None, :], mask=mask, other=0.0)
     return tl.sum(sums, axis=0)
 
 
@@ -145,81 +138,6 @@ def write_picks(decisions, row, norm, born, live, slots, n):
 
 
 @triton.jit
-def write_decision(decisions, row, slot, accept, finite, n, t, topC):
-    at = decisions + row * COLUMNS
-    tl.store(at + SLOT, tl.minimum(tl.maximum(slot, 0), topC - 1))
-    tl.store(at + ACCEPT, accept.to(tl.int64))
-    tl.store(at + FINITE, finite.to(tl.int64))
-    tl.store(at + LIVE, n)
-    tl.store(at + CLOCK, tl.where(finite, t, t - 1))
-
-
-@triton.jit(do_not_specialize=["topC", "seed", "every", "max_age"])
-def decide_kernel(
-    partials, bounds, priorities, norms, borns, clocks, inserted, streams, priorities_given,
-    decisions, topC, decay, seed, every, max_age,
-    GIVEN: tl.constexpr, POLICY: tl.constexpr, AGED: tl.constexpr, COSINE: tl.constexpr, PICKS: tl.constexpr,
-    WIDTH: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Decide for memory ``row``, whose partial sums are rows ``bounds[row]`` to ``bounds[row + 1]``."""
-    row = tl.program_id(0).to(tl.int64)
-    topC = tl.cast(topC, tl.int64)
-    seed = tl.cast(seed, tl.int64)
-    every = tl.cast(every, tl.int64)
-    max_age = tl.cast(max_age, tl.int64)
-    begin, end = tl.load(bounds + row), tl.load(bounds + row + 1)
-    columns = 3 if COSINE else 1
-    g_norm = tl.sqrt(total(partials, begin, end, columns, 0, BLOCK).to(tl.float32))
-    cosine = g_norm.to(tl.float64) * 0.0
-    if COSINE:
-        against = total(partials, begin, end, columns, 1, BLOCK)
-        size = g_norm.to(tl.float64) * tl.sqrt(total(partials, begin, end, columns, 2, BLOCK))
-        cosine = tl.where(size > 0, against / tl.where(size > 0, size, 1.0), 0.0)
-        cosine = tl.minimum(tl.maximum(cosine, -1.0), 1.0)
-
-    slots = tl.arange(0, WIDTH)
-    inside = slots < topC
-    at = row * topC + slots
-    priority = tl.load(priorities + at, mask=inside, other=0.0)
-    norm = tl.load(norms + at, mask=inside, other=0.0)
-    born = tl.load(borns + at, mask=inside, other=0)
-    live = born > 0
-    n = tl.sum(live.to(tl.int64), axis=0)
-    t = tl.load(clocks + row) + 1
-    stream = tl.load(streams + row)
-
-    offered = asked_for(priorities_given, row, g_norm, GIVEN)
-    if PICKS:
-        write_picks(decisions, row, norm, born, live, slots, n)
-    finite = (g_norm - g_norm) == 0.0  # neither inf nor NaN
-    admitted, slot = choose(
-        priority,
-        norm,
-        born,
-        live,
-        inside,
-        slots,
-        g_norm,
-        offered,
-        cosine,
-        t,
-        seed,
-        stream,
-        every,
-        max_age,
-        topC,
-        POLICY,
-        AGED,
-    )
-    accept = as_flag(admitted & finite & (g_norm > 0) & (offered >= 0) & (offered - offered == 0.0))
-    write_decision(decisions, row, slot, accept, finite, n, t, topC)
-    advance(
-        priorities, norms, borns, clocks, inserted, row, priority, norm, born, inside, slots, g_norm, offered, t, finite,
-        accept, slot, decay, topC, POLICY,
-    )  # fmt: skip
-
-
-@triton.jit
 def solve(A, b, i, rho, WIDTH: tl.constexpr):
     """``x`` with ``A x = b``, A symmetric positive definite: Gauss-Jordan without pivoting, in float64.
 
@@ -242,28 +160,35 @@ def solve(A, b, i, rho, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def column_totals(partials, begin, end, stride, first, columns, inside, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    lanes = tl.arange(0, BLOCK)
-    sums = tl.zeros((BLOCK, WIDTH), tl.float64)
-    for at in range(begin, end, BLOCK):
-        row = at + lanes
-        mask = (row[:, None] < end) & inside[None, :]
-        sums += tl.load(partials + row[:, None] * stride + first + columns[None, :], mask=mask, other=0.0)
-    return tl.sum(sums, axis=0)
+def damp(weights, gram, a, finite, slots, inside, rho, kappa, WIDTH: tl.constexpr):
+    """What is taken of each slot: the twin of ``aggregations.damping_weights``."""
+    row, column = slots[:, None], slots[None, :]
+    trace = tl.sum(tl.sum(tl.where(row == column, gram, 0.0), axis=1), axis=0)
+    use = as_flag(finite & (trace > 0))
+    size = tl.where(use, trace, 1.0)
+    rho = tl.cast(rho, tl.float64)
+    diagonal = tl.where(inside & use, rho, 1.0)
+    A = tl.where(use, gram / size, 0.0) + tl.where(row == column, diagonal[:, None], 0.0)
+    b = tl.where(use, a / size, 0.0)
+    w, lost = solve(A, b, slots, rho, WIDTH)
+    if lost > 0:
+        w, lost = solve(A + tl.where(row == column, _ABOVE_ROUNDING, 0.0), b, slots, rho + _ABOVE_ROUNDING, WIDTH)
+    w = tl.minimum(tl.maximum(kappa * w, -_LARGEST), _LARGEST)
+    tl.store(weights + slots, tl.where(use, w, 0.0).to(tl.float32), mask=inside)
 
 
 @triton.jit(do_not_specialize=["topC", "seed", "every", "max_age"])
-def damp_kernel(
+def decide_kernel(
     partials, bounds, grams, priorities, norms, borns, clocks, inserted, streams, priorities_given, decisions, weights,
     topC, decay, rho, kappa, seed, every, max_age,
-    GIVEN: tl.constexpr, POLICY: tl.constexpr, AGED: tl.constexpr, ROUNDED: tl.constexpr, WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr,
+    GIVEN: tl.constexpr, POLICY: tl.constexpr, AGED: tl.constexpr, COSINE: tl.constexpr, PICKS: tl.constexpr,
+    DAMPS: tl.constexpr, ROUNDED: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Decide for memory ``number``, solve for its damping weights, and bring the new entry into its Gram matrix.
+    """Decide for memory ``number``, whose partial sums are the rows between its two ``bounds``.
 
-    Its partial sums are rows ``bounds[number]`` to ``bounds[number + 1]``.
-    An entry that is stored as it is has the inner products of ``g``. With ROUNDED they are known in the next step only,
-    from the stored values (store.py, NOTE [pending]): then the last entry's are brought in first.
+    With DAMPS, also solve for its weights and bring the new entry into its Gram matrix. An entry that is stored as it is has
+    the inner products of ``g``. With ROUNDED they are known in the next step only, from the stored values (keys.py, NOTE
+    [pending]): then the last entry's are brought in first.
     """
     number = tl.program_id(0).to(tl.int64)
     topC = tl.cast(topC, tl.int64)
@@ -272,34 +197,36 @@ def damp_kernel(
     max_age = tl.cast(max_age, tl.int64)
     slots = tl.arange(0, WIDTH)
     inside = slots < topC
-    stride = 1 + (2 if ROUNDED else 1) * topC
-    begin, end = tl.load(bounds + number), tl.load(bounds + number + 1)
-    grams += number * topC * topC
-    square = total(partials, begin, end, stride, 0, BLOCK)
-    a = column_totals(partials, begin, end, stride, 1, slots, inside, WIDTH, BLOCK)
-    g_norm = tl.sqrt(square.to(tl.float32))
-    finite = (g_norm - g_norm) == 0.0
-    row, column = slots[:, None], slots[None, :]
-    both = (row < topC) & (column < topC)
-    gram = tl.load(grams + row * topC + column, mask=both, other=0.0)
-    if ROUNDED:
-        r = column_totals(partials, begin, end, stride, 1 + topC, slots, inside, WIDTH, BLOCK)
-        gram = tl.where(gram == gram, gram, tl.where(row == newest_entry(grams, topC, WIDTH), r[None, :], r[:, None]))
-
-    trace = tl.sum(tl.sum(tl.where(row == column, gram, 0.0), axis=1), axis=0)
-    use = as_flag(finite & (trace > 0))
-    size = tl.where(use, trace, 1.0)
-    diagonal = tl.where(inside & use, tl.cast(rho, tl.float64), 1.0)
-    A = tl.where(use, gram / size, 0.0) + tl.where(row == column, diagonal[:, None], 0.0)
-    b = tl.where(use, a / size, 0.0)
-    rho = tl.cast(rho, tl.float64)
-    w, lost = solve(A, b, slots, rho, WIDTH)
-    if lost > 0:
-        w, lost = solve(A + tl.where(row == column, _ABOVE_ROUNDING, 0.0), b, slots, rho + _ABOVE_ROUNDING, WIDTH)
-    w = kappa * w
-    w = tl.minimum(tl.maximum(w, -_LARGEST), _LARGEST)
     at = number * topC + slots
-    tl.store(weights + at, tl.where(use, w, 0.0).to(tl.float32), mask=inside)
+    begin, end = tl.load(bounds + 2 * number), tl.load(bounds + 2 * number + 1)
+    stride = tl.cast(3 if COSINE else 1, tl.int64)
+    if DAMPS:
+        stride = 1 + (2 if ROUNDED else 1) * topC
+    square = total(partials, begin, end, stride, 0, BLOCK)
+    g_norm = tl.sqrt(square.to(tl.float32))
+    finite = (g_norm - g_norm) == 0.0  # neither inf nor NaN
+
+    against = square * 0.0  # g times the memory's sum, and the sum's square
+    sum_square = square * 0.0
+    if DAMPS:
+        grams += number * topC * topC
+        row, column = slots[:, None], slots[None, :]
+        both = (row < topC) & (column < topC)
+        gram = tl.load(grams + row * topC + column, mask=both, other=0.0)
+        a = column_totals(partials, begin, end, stride, 1, slots, inside, WIDTH, BLOCK)
+        if ROUNDED:
+            r = column_totals(partials, begin, end, stride, 1 + topC, slots, inside, WIDTH, BLOCK)
+            last = newest_entry(grams, topC, WIDTH)
+            gram = tl.where(gram == gram, gram, tl.where(row == last, r[None, :], r[:, None]))
+        damp(weights + number * topC, gram, a, finite, slots, inside, rho, kappa, WIDTH)
+        against = tl.sum(a, axis=0)  # the sum of G g, and 1'K1
+        sum_square = tl.maximum(tl.sum(tl.sum(gram, axis=1), axis=0), 0.0)
+    elif COSINE:
+        against = total(partials, begin, end, stride, 1, BLOCK)
+        sum_square = total(partials, begin, end, stride, 2, BLOCK)
+    size = g_norm.to(tl.float64) * tl.sqrt(sum_square)
+    cosine = tl.where(size > 0, against / tl.where(size > 0, size, 1.0), 0.0)
+    cosine = tl.minimum(tl.maximum(cosine, -1.0), 1.0)
 
     priority = tl.load(priorities + at, mask=inside, other=0.0)
     norm = tl.load(norms + at, mask=inside, other=0.0)
@@ -307,24 +234,30 @@ def damp_kernel(
     live = born > 0
     n = tl.sum(live.to(tl.int64), axis=0)
     t = tl.load(clocks + number) + 1
-    # g times the memory's sum is the sum of G g, the sum's square is 1'K1.
-    length = g_norm.to(tl.float64) * tl.sqrt(tl.maximum(tl.sum(tl.sum(gram, axis=1), axis=0), 0.0))
-    cosine = tl.where(length > 0, tl.sum(a, axis=0) / tl.where(length > 0, length, 1.0), 0.0)
-    cosine = tl.minimum(tl.maximum(cosine, -1.0), 1.0)
-    offered = asked_for(priorities_given, number, g_norm, GIVEN)
+    offered = g_norm
+    if GIVEN:
+        offered = tl.load(priorities_given + number)
+    if PICKS:
+        write_picks(decisions, number, norm, born, live, slots, n)
     admitted, slot = choose(
         priority, norm, born, live, inside, slots, g_norm, offered, cosine, t, seed, tl.load(streams + number), every, max_age,
         topC, POLICY, AGED,
     )  # fmt: skip
     accept = as_flag(admitted & finite & (g_norm > 0) & (offered >= 0) & (offered - offered == 0.0))
-    write_decision(decisions, number, slot, accept, finite, n, t, topC)
-    if ROUNDED:
-        entry = a * 0.0 + float("nan")
-    else:
-        entry = tl.where(slots == slot, square, a)
-    gram = tl.where((row == slot) & accept, entry[None, :], gram)
-    gram = tl.where((column == slot) & accept, entry[:, None], gram)
-    tl.store(grams + row * topC + column, gram, mask=both)
+    there = decisions + number * COLUMNS
+    tl.store(there + SLOT, tl.minimum(tl.maximum(slot, 0), topC - 1))
+    tl.store(there + ACCEPT, accept.to(tl.int64))
+    tl.store(there + FINITE, finite.to(tl.int64))
+    tl.store(there + LIVE, n)
+    tl.store(there + CLOCK, tl.where(finite, t, t - 1))
+    if DAMPS:
+        if ROUNDED:
+            entry = a * 0.0 + float("nan")
+        else:
+            entry = tl.where(slots == slot, square, a)
+        gram = tl.where((row == slot) & accept, entry[None, :], gram)
+        gram = tl.where((column == slot) & accept, entry[:, None], gram)
+        tl.store(grams + row * topC + column, gram, mask=both)
     advance(
         priorities, norms, borns, clocks, inserted, number, priority, norm, born, inside, slots, g_norm, offered, t, finite,
         accept, slot, decay, topC, POLICY,

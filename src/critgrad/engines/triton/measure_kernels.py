@@ -224,7 +224,7 @@ def _dots(
 
 @triton.jit
 def newest_entry(grams, topC, WIDTH: tl.constexpr):
-    """The slot whose inner products are not known yet (store.py, NOTE [pending]); the first if there is none."""
+    """The slot whose inner products are not known yet (keys.py, NOTE [pending]); the first if there is none."""
     i = tl.arange(0, WIDTH)
     diagonal = tl.load(grams + i * (topC + 1), mask=i < topC, other=0.0)
     return tl.max(tl.where(diagonal != diagonal, i, 0), axis=0).to(tl.int64)

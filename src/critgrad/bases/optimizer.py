@@ -1,0 +1,200 @@
+"""What an optimizer with a memory is beside its step: construction, options, groups, saving and loading.
+
+This file knows PyTorch's rules and no mathematics; the step itself is in mixin.py.
+"""
+
+from __future__ import annotations
+
+import inspect as python_inspect
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from torch.optim import Optimizer
+
+from ..memory.keys import KEYS
+from ..memory.options import DEFAULTS, check_options, idle_options, misspelt_keys, option_keys, unexpected
+from ..memory.prepared import Prepared
+from . import checkpoint
+from .epilogue import Epilogue
+from .families import family_of
+
+
+class CriticalMeta(type):
+    """Lets classes made by ``critical()`` be pickled: they stand in no module, but can be made again."""
+
+
+class WithMemory(Optimizer, metaclass=CriticalMeta):
+    """Everything of ``Critical`` but the step."""
+
+    _critical_base: type[Optimizer] = Optimizer
+    _critical_defaults: dict[str, Any] = DEFAULTS
+    # Made again when missing: pickle and deepcopy drop attributes.
+    _critical_parts: tuple[Prepared, Epilogue] | None = None
+    _critical_process_group: Any = None
+    _critical_lost_group = False  # had a process group, and came without it from pickle or deepcopy
+    _critical_memory: Callable[[], Prepared]  # in front of the base (mixin.py)
+
+    def __init__(self, params: Any, *args: Any, process_group: Any = None, **kwargs: Any) -> None:
+        keys = option_keys(self._critical_base_names())
+        ours = {name: kwargs.pop(key) for name, key in keys.items() if key in kwargs}
+        # NOTE [fused]: RMSprop and NAdam have no such option in torch, but kernels here, which can be turned off.
+        base_lacks_fused = "fused" not in self._critical_base_names() and family_of(self._critical_base) is not None
+        fused = kwargs.pop("fused", None) if base_lacks_fused else None
+        try:
+            super().__init__(params, *args, **kwargs)
+        except TypeError:
+            takes = python_inspect.signature(super().__init__).parameters
+            unknown = [name for name in kwargs if name not in takes]
+            if not unknown or any(p.kind is p.VAR_KEYWORD for p in takes.values()):
+                raise
+            known = [name for name in takes if name != "params"] + [*keys.values(), "process_group"]
+            raise unexpected(type(self).__name__, unknown[0], known) from None
+        if base_lacks_fused:
+            self.defaults["fused"] = fused
+            for group in self.param_groups:
+                group.setdefault("fused", fused)
+        self._critical_process_group = process_group
+        self._critical_set_up({**self._critical_defaults, **ours}, keys)
+
+    @classmethod
+    def _critical_base_names(cls) -> set[str]:
+        return set(python_inspect.signature(cls._critical_base).parameters)
+
+    def _critical_set_up(self, options: dict[str, Any], keys: dict[str, str]) -> None:
+        """Bring our options into ``defaults`` and every group; allocate now if the base has (Adagrad)."""
+        check_options([options])
+        self.defaults.update({keys[name]: value for name, value in options.items()})
+        for group in self.param_groups:
+            for name, key in keys.items():
+                group.setdefault(key, options[name])
+            self._critical_write(group, self._critical_options(group))
+        self._critical_warn(self.param_groups, self._critical_check_groups(), self._critical_defaults, stacklevel=4)
+        if len(self.state) > 0:
+            # NOTE [state at construction]: DCP makes its dummy step only for an optimizer without any state.
+            self._critical_memory().attach()
+
+    # -- options -------------------------------------------------------------------------------------------------------
+
+    def _critical_key(self, name: str) -> str:
+        """The key of one of our options: its name, or ``critical_<name>`` where the base has one of that name."""
+        longer = "critical_" + name
+        return longer if longer in self.defaults else name
+
+    def _critical_keys(self) -> dict[str, str]:
+        return {name: self._critical_key(name) for name in DEFAULTS}
+
+    def _critical_options(self, group: dict[str, Any]) -> dict[str, Any]:
+        """The options of a group by their plain names, in their saved form; raises ``ValueError`` for a wrong one."""
+        options = {name: group[key] for name, key in self._critical_keys().items()}
+        check_options([options])
+        return options
+
+    def _critical_write(self, group: dict[str, Any], options: dict[str, Any]) -> None:
+        group.update({self._critical_key(name): value for name, value in options.items()})
+
+    def _critical_warn(self, groups: list[Any], options: list[Any], usual: dict[str, Any], stacklevel: int) -> None:
+        """Warn of what the user has given and nothing looks at; ``usual`` are the options that were not given."""
+        keys = self._critical_keys()
+        said = [text for group in groups for text in misspelt_keys(group, self.defaults, keys)]
+        for text in dict.fromkeys([*said, *idle_options(options, usual, keys)]):
+            warnings.warn(text, stacklevel=stacklevel)
+
+    def _critical_check_groups(self) -> list[dict[str, Any]]:
+        options = [self._critical_options(group) for group in self.param_groups]
+        check_options(options)
+        return options
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As in torch; a group may bring its own ``topC, decay, aggr, ...``."""
+        if "memory_device" not in self.__dict__.get("defaults", {}):  # the base's constructor: there are no options yet
+            super().add_param_group(param_group)
+            return
+        keys = self._critical_keys()
+        usual = {name: self.defaults[key] for name, key in keys.items()}
+        given = {name: param_group[key] for name, key in keys.items() if key in param_group}
+        options = {**usual, **given}
+        check_options([options])
+        self._critical_warn([param_group], [options], usual, stacklevel=3)
+        self._critical_add_to_base(param_group)
+        self._critical_write(self.param_groups[-1], options)
+        try:
+            self._critical_check_groups()
+        except ValueError:
+            self.param_groups.pop()
+            raise
+
+    def _critical_add_to_base(self, param_group: dict[str, Any]) -> None:
+        super().add_param_group(param_group)
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        # NOTE [GradScaler]: otherwise, with fused=True, it would hand over scaled and even infinite gradients.
+        return False
+
+    @_step_supports_amp_scaling.setter
+    def _step_supports_amp_scaling(self, value: bool) -> None:
+        """Adam sets it on the instance when ``fused``; not for us."""
+
+    # -- saving and loading --------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """As in torch: tensors under each parameter, options in the groups (a ``Policy`` by its name)."""
+        return checkpoint.saved(self, self._critical_base_state_dict())
+
+    def _critical_base_state_dict(self) -> dict[str, Any]:
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As in torch, with the memory. A checkpoint of the base alone loads with an empty one.
+
+        ``topC, scope, memory_dtype`` and ``memory_device`` stay as constructed, and what the checkpoint holds is
+        brought to them; the other options come from the checkpoint. To change one, set it in ``param_groups`` after
+        loading.
+        """
+        checkpoint.load(self, state_dict)
+
+    def _critical_load_base(self, state_dict: dict[str, Any]) -> None:
+        hooks = self._optimizer_load_state_dict_pre_hooks, self._optimizer_load_state_dict_post_hooks
+        self._optimizer_load_state_dict_pre_hooks = OrderedDict()  # checkpoint.load calls them
+        self._optimizer_load_state_dict_post_hooks = OrderedDict()
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            self._optimizer_load_state_dict_pre_hooks, self._optimizer_load_state_dict_post_hooks = hooks
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {**super().__getstate__(), "_critical_lost_group": self._critical_had_group()}
+        return {**state, "state": checkpoint.in_tensors_of_their_own(self, state["state"])}
+
+    def _critical_had_group(self) -> bool:
+        return self._critical_lost_group or self._critical_process_group is not None
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # NOTE [only ours, again]: the bases look through the state here, too, and expect their keys in it.
+        everything = state.get("state", {})
+        hidden = {}
+        for param in list(everything):
+            if isinstance(everything[param], dict):
+                hidden[param] = {key: everything[param].pop(key) for key in KEYS if key in everything[param]}
+                if not everything[param]:
+                    del everything[param]
+        super().__setstate__(state)
+        for param, ours in hidden.items():
+            if ours:
+                self.state[param].update(ours)
+        self._critical_complete(option_keys(self._critical_base_names()))
+
+    def _critical_complete(self, keys: dict[str, str]) -> None:
+        """Bring in the options that a pickle lacks because an older release did not have them."""
+        self._critical_parts = None
+        for name, key in keys.items():
+            self.defaults.setdefault(key, self._critical_defaults[name])
+            for group in self.param_groups:
+                group.setdefault(key, self.defaults[key])
+
+    def __repr__(self) -> str:
+        from ..inspection import summary
+
+        return super().__repr__() + summary(self)

@@ -1,0 +1,72 @@
+"""Inner products with torch's operations: of two vectors, and of a gradient with every slot of a block."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..memory.layout import on_host
+from ..memory.store import Block
+
+PIECE = 1 << 16
+SMALL = 1 << 14  # a matrix product adds up in fewer lanes than a dot product: this piece is as exact as that one
+ROW = 256
+DEVICE_PIECE = 1 << 23  # of products with all slots: few launches; what is summed in float64 is bounded by ROW
+
+
+def may_round_products() -> bool:
+    """Whether matrix products of single precision may be computed in less: TF32, if somebody has asked for it."""
+    return torch.get_float32_matmul_precision() != "highest"
+
+
+def dot(a: Tensor, b: Tensor, work: torch.dtype) -> Tensor:
+    """The inner product of two flat tensors, float64."""
+    if not on_host(a):
+        pieces = zip(a.split(DEVICE_PIECE), b.split(DEVICE_PIECE))
+        return torch.stack([dots for x, y in pieces for dots in _dots(x.to(work)[None], y.to(work), False)]).sum()
+    pieces = zip(a.split(PIECE), b.split(PIECE))
+    return torch.stack([torch.dot(x.to(work), y.to(work)) for x, y in pieces]).sum(dtype=torch.float64)
+
+
+def row_dots(block: Block, g: Tensor, square: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """``(G g, G ĝ, |ĝ|^2)`` of one block, ``ĝ`` the gradient as it would be stored; one pass over the slots.
+
+    ``square`` is ``|g|^2`` as it is known already.
+    """
+    slots, length = block.slots, block.length
+    host, exact = on_host(g), block.slots.is_exact
+    if exact and not host:  # there the norm was summed in float32
+        square = dot(g, g, block.work)
+    size = (length if exact else PIECE) if host else DEVICE_PIECE
+    dots: list[Tensor] = []
+    rows: list[Tensor] = []
+    own: list[Tensor] = []
+    for start in range(0, length, max(size, 1)):
+        stop = min(start + size, length)
+        G, x = slots.columns(start, stop), g[start:stop]
+        dots += _dots(G, x.to(block.work), host)
+        if not exact:
+            y = slots.decode(*slots.encode(x))
+            rows += _dots(G, y, host)
+            own.append(dot(y, y, block.work))
+    nothing = torch.zeros(slots.values.shape[0], dtype=torch.float64, device=block.device)
+    a = torch.stack(dots).sum(0) if dots else nothing
+    r = torch.stack(rows).sum(0) if rows else a
+    return a, r, torch.stack(own).sum() if own else square
+
+
+def _dots(G: Tensor, x: Tensor, host: bool) -> list[Tensor]:
+    """Vectors ``(C,)``, float64, that add up to ``G x``."""
+    if not host:  # there a matrix product would add up too much in single precision
+        products = G * x
+        whole = products.shape[-1] // ROW * ROW
+        rows = products[:, :whole].unflatten(-1, (-1, ROW)).sum(-1)  # many short sums: few long ones leave a GPU idle
+        return [rows.sum(-1, dtype=torch.float64), products[:, whole:].sum(-1, dtype=torch.float64)]
+    # One call for all pieces: it reads at the speed of memory, with all threads. A call for each would start them anew.
+    count = x.numel() // SMALL
+    whole = count * SMALL
+    out = [torch.mv(G[:, whole:], x[whole:]).double()] if whole < x.numel() else []
+    if count:
+        columns = G[:, :whole].unflatten(1, (count, SMALL)).permute(1, 2, 0)
+        out.append(torch.bmm(x[:whole].view(count, 1, SMALL), columns).sum((0, 1), dtype=torch.float64))
+    return out

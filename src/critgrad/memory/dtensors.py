@@ -1,0 +1,55 @@
+"""Tensors that are spread over ranks (DTensor): this rank's part of one, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def is_dtensor(tensor: Tensor) -> bool:
+    """Whether ``tensor`` is spread over ranks."""
+    if type(tensor) in _PLAIN:
+        return False
+    try:
+        from torch.distributed.tensor import DTensor  # here, since importing it takes as long as torch
+    except ImportError:  # a torch built without distributed
+        return False
+    return isinstance(tensor, DTensor)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """Of a DTensor this rank's part; a plain tensor is its own part."""
+    return tensor.to_local() if is_dtensor(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def like(tensor: Tensor, part: Tensor) -> Tensor:
+    """``part`` with the placements of ``tensor``: the inverse of ``local``."""
+    if not is_dtensor(tensor):
+        return part
+    from torch.distributed.tensor import DTensor
+
+    dtensor: Any = tensor
+    return DTensor.from_local(
+        part,
+        dtensor.device_mesh,
+        dtensor.placements,
+        run_check=False,
+        shape=dtensor.shape,
+        stride=dtensor.stride(),
+    )
+
+
+def aligned(grad: Tensor, param: Tensor) -> Tensor:
+    """A gradient with the placements of its parameter. Sequence parallelism leaves partial sums, one per rank."""
+    if not (is_dtensor(grad) and is_dtensor(param)):
+        return grad
+    theirs: Any = param
+    mine: Any = grad
+    if mine.placements == theirs.placements:
+        return grad
+    out: Tensor = mine.redistribute(theirs.device_mesh, theirs.placements)
+    return out

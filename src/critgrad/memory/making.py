@@ -1,0 +1,75 @@
+"""Which memories there are: from groups, options and state to stores. Only when something has changed; no ordinary step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .. import engines
+from .aggregations import aggregation_of
+from .keys import KEYS, SLOTS
+from .ranks import prepare, refuse_lost_group
+from .store import Part, Store
+from .takeover import fill
+
+if TYPE_CHECKING:
+    from .prepared import Prepared
+
+_NOTHING: dict[str, Any] = {}
+
+
+def form(options: dict[str, Any]) -> Any:
+    """What new stores are made for when it changes; the other options are only read."""
+    aggregation = aggregation_of(options["aggr"])
+    adds = type(aggregation) if aggregation.damps else "adds"
+    kept = ("topC", "policy", "scope", "memory_dtype", "memory_device")
+    return [options[name] for name in kept], adds
+
+
+def make_stores(memory: Prepared, epilogue: Any, only_torch: bool) -> list[Store]:
+    """One under ``scope="global"``, one for each group of another scope; what the state holds is in them."""
+    known = [block for store in memory.ready_stores for block in store.blocks]
+    together: list[Any] = []
+    others: list[tuple[list[Any], list[int], bool]] = []
+    index = 0
+    for number, (group, options) in enumerate(zip(memory.groups, memory.options)):
+        # A frozen parameter that has been in the memory stays in it: its gradients count as zero.
+        owners = {
+            id(param): (param, options, index + i)  # torch warns of one that comes twice
+            for i, param in enumerate(group["params"])
+            if param.requires_grad or memory.takes_all or SLOTS in memory.state.get(param, _NOTHING)
+        }
+        mine = list(owners.values())
+        if options["topC"] == 0 or not mine:
+            pass
+        elif options["scope"] == "global":
+            together += mine
+        elif options["scope"] == "group":
+            others.append((mine, [number + 1], False))
+        else:
+            others.append((mine, [(1 << 20) + index + i for i in range(len(mine))], True))
+        index += len(group["params"])
+    stores = []
+    for mine, streams, by_tensor in [(together, [0], False), *others] if together else others:
+        if memory.lost_group:
+            refuse_lost_group()
+        parts = [Part(param, options, i, n if by_tensor else 0, n) for n, (param, options, i) in enumerate(mine)]
+        store = Store(parts, streams, by_tensor)
+        prepare(store, memory.process_group)
+        states = [memory.state.get(part.param, _NOTHING) for part in parts]
+        olds = [{key: value for key, value in state.items() if key in KEYS} for state in states]
+        fill(store, olds, memory.may_join and engines.wants_one_buffer(store, epilogue, only_torch), known)
+        stores.append(store)
+    _forget(memory, {part.param for store in stores for part in store.parts})
+    for store in stores:
+        if any(SLOTS in memory.state.get(part.param, _NOTHING) for part in store.parts):
+            store.attach(memory.state)  # made from existing state: what is there now is what counts
+    return stores
+
+
+def _forget(memory: Prepared, inside: set[Any]) -> None:
+    """Take our keys out of the state of parameters that are in no memory (any more): nothing keeps them true."""
+    for param in [param for param in memory.params() if param not in inside]:
+        state = memory.state.get(param, _NOTHING)
+        ours = [state.pop(key) for key in KEYS if key in state]
+        if ours and not state:
+            del memory.state[param]

@@ -1,0 +1,186 @@
+"""What a step works on: stores over groups and state that somebody else owns, prepared once, looked at before every step.
+
+Users replace parameters, groups, options and state between steps. All that is noticed in one place (``Prepared.ready``): an
+option whose value alone has changed is read; for anything else stores are made anew from what the state holds (making.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from .. import engines
+from . import making
+from .dtensors import aligned, like, local
+from .keys import SLOTS, SUM
+from .options import check_options
+from .reducing import all_reduce_
+from .store import State, Store
+
+Vectors = Sequence["Tensor | None"]
+
+# torch's own way to keep dynamo out of a function without importing dynamo, which takes as long as torch.
+_without_dynamo = getattr(torch, "_disable_dynamo", None) or torch.compiler.disable
+_NOTHING: dict[str, Any] = {}
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+class Look(NamedTuple):
+    """What was prepared depends on, by identity and address: equal looks, nothing has moved."""
+
+    forms: int  # which options describe the slots: a number that counts their changes
+    tensors: Any  # groups, parameters, their state
+    engines: Any  # what engines were chosen by, beside all this
+
+
+class Prepared:
+    """Stores, each with its engine; ``keys`` are the names that our options have in the groups."""
+
+    takes_all = False  # also what needs no gradient
+
+    def __init__(self, groups: list[dict[str, Any]], state: Any, keys: dict[str, str], process_group: Any) -> None:
+        self.groups, self.state = groups, cast("MutableMapping[Tensor, State]", state)
+        self.process_group, self.lost_group = process_group, False
+        self.may_join = True  # slots of many parameters in one buffer
+        self.keys = keys
+        self._read: Callable[[dict[str, Any]], Any] = itemgetter(*keys.values())
+        self._raw: list[Any] | None = None  # the options as they were read last
+        # The same by their plain names, checked; the parts have these dictionaries.
+        self.options: list[dict[str, Any]] = []
+        self._forms = 0
+        self.ready_stores: list[Store] = []  # as ``ready`` left them
+        self.outside: set[Tensor] = set()  # parameters that are in none of them
+        self._seen: Look | None = None  # what they were made for; None: they are to be made anew
+        self._ids: Any = None  # of groups, parameters and their states
+        self._given: tuple[Any, bool] = (None, False)  # to ``ready``
+
+    def ready(self, epilogue: Any = None, only_torch: bool = False) -> list[Store]:
+        """The stores, each with its engine, as groups, options and state are now.
+
+        ``epilogue``: what an engine may do of the base's step in the same pass (bases/families.py).
+        """
+        self._given = epilogue, only_torch
+        if [self._read(group) for group in self.groups] != self._raw:
+            self._read_options()
+        if torch.compiler.is_compiling():
+            if not self._is_compiled():
+                self._given = None, True
+                self._prepare()
+        elif self._look() != self._seen or any(store.engine.waiting for store in self.ready_stores):
+            self._prepare()
+        return self.ready_stores
+
+    def _read_options(self) -> None:
+        """Check the options that were set since. Those that describe the slots themselves ask for new stores."""
+        options = [{name: group[key] for name, key in self.keys.items()} for group in self.groups]
+        check_options(options)
+        if [making.form(mine) for mine in options] == [making.form(mine) for mine in self.options]:
+            for known, mine in zip(self.options, options):
+                known.update(mine)
+        else:
+            self.options, self._forms = options, self._forms + 1
+        for group, mine in zip(self.groups, options):
+            group.update({self.keys[name]: value for name, value in mine.items()})
+        self._kinds = [engines.kind(mine) for mine in options]
+        self._raw = [self._read(group) for group in self.groups]
+
+    def _look(self) -> Look:
+        params, (epilogue, only_torch) = self.params(), self._given
+        ids = [id(self.state), *map(id, self.groups), *map(id, params), *map(id, self.state.values())]
+        if ids != self._ids:
+            self._ids = ids
+            self._states = [self.state.get(param, _NOTHING) for param in params]
+            self._plain = [param for param in params if type(param) in _PLAIN]
+            # Kept, so that nothing else can have one of these ids.
+            self._held = self.state, list(self.groups), params, list(self.state.values())
+        ours = self._held_tensors = [mine.get(key) for mine in self._states for key in (SLOTS, SUM)]
+        tensors = (
+            ids,
+            [param.requires_grad for param in params],
+            list(map(Tensor.data_ptr, self._plain)),
+            list(map(id, ours)),
+            [tensor.data_ptr() for tensor in ours if type(tensor) is Tensor],
+        )
+        takes = epilogue is not None and any(store.engine.takes_epilogue for store in self.ready_stores)
+        return Look(self._forms, tensors, (only_torch, self._kinds, epilogue.places(self._states) if takes else None))
+
+    def look_again(self) -> None:
+        """What was prepared does not fit, though nothing seems to have moved: an address may be used a second time."""
+        self._seen = None
+
+    def _is_compiled(self) -> bool:
+        """A compiled step guards its tensors itself, and would trace a look at every one of them."""
+        if self._seen is None or self._seen.forms != self._forms or self._seen.engines != (True, self._kinds, None):
+            return False
+        for store in self.ready_stores:
+            first = store.parts[0]
+            held = self.state.get(first.param, _NOTHING).get(SLOTS)
+            if (store.attached or held is not None) and held is not first.tensors[SLOTS]:
+                return False
+        return True
+
+    @_without_dynamo
+    def _prepare(self) -> None:
+        if self._seen is None or self._look()[:2] != self._seen[:2]:
+            self._raw = self._seen = None
+            self._read_options()
+            with torch.no_grad():
+                self.ready_stores = making.make_stores(self, *self._given)
+            self.outside = {*self.params()} - {part.param for store in self.ready_stores for part in store.parts}
+        for store in self.ready_stores:
+            engines.choose(store, *self._given)
+        self._seen = self._look()
+
+    def attach(self) -> None:
+        """Write what is held into the state, where it is not there yet."""
+        for store in self.ready_stores:
+            if not store.attached:
+                store.attach(self.state)
+                self._seen = None if torch.compiler.is_compiling() else self._look()
+
+    def params(self) -> list[Tensor]:
+        """Of all groups."""
+        return [param for group in self.groups for param in group["params"]]
+
+    def vectors_of(self, store: Store, vectors: Vectors) -> list[Tensor | None]:
+        """The vectors of a store's parts, as their parameters are laid out; ``MisfitError`` for one that does not fit."""
+        mine = [vectors[part.index] for part in store.parts]
+        if store.fits([v for v in mine if v is not None]):
+            return mine
+        for i, (part, v) in enumerate(zip(store.parts, mine)):
+            if v is None:
+                continue
+            if v.layout is not torch.strided:
+                raise RuntimeError(
+                    f"a memory of whole gradients is dense and does not support sparse gradients (layout {v.layout}): "
+                    "use a dense embedding (sparse=False), or topC=0 for that group"
+                )
+            mine[i] = v = aligned(v, part.param)
+            here = local(v)
+            if here.shape != part.layout.shape or here.device != part.device or v.dtype != part.dtype:
+                raise MisfitError(
+                    f"a gradient of {v.dtype} and shape {tuple(here.shape)} on {here.device} for a parameter of "
+                    f"{part.param.dtype} and shape {tuple(part.layout.shape)} on {part.device}"
+                )
+        return mine
+
+
+def run(store: Store, vectors: Vectors, priority: Tensor | None = None, fresh: bool = False) -> list[Tensor | None]:
+    """One step of one memory: Algorithm 1 of the paper, but for the base's update (which an engine with an epilogue does, too).
+
+    Returns for each part its direction; ``None``: the vector itself, or an engine that has updated the parameter.
+    """
+    engine = store.engine
+    sums = engine.measure(vectors)  # norms and, where they are asked for, inner products: this rank's share
+    sums = all_reduce_(sums, store)
+    engine.decide(sums, priority)  # which slot is written, if any; the tables go on
+    directions = engine.apply(fresh)  # combine with what was held before, and insert: one pass
+    return [like(part.param, d) if part.sharded and d is not None else d for part, d in zip(store.parts, directions)]
+
+
+class MisfitError(RuntimeError):
+    """A gradient does not fit the memory's layout."""
