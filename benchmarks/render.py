@@ -158,7 +158,11 @@ def filled(page: Path, tables: dict[str, str]) -> str:
 def pages() -> dict[Path, str]:
     """Both pages as they should be."""
     notes = {path.stem: table(path) for path in sorted(RESULTS.glob("*.json"))}
-    costs = {"cost_gpu": cost_on_gpu(), "cost_cpu": cost_on_cpu(), "cost_share": table(RESULTS / "h200_training_share.json")}
+    costs = {
+        "cost_gpu": cost_on_gpu(),
+        "cost_cpu": cost_on_cpu(),
+        "cost_share": table(RESULTS / "h200_training_share.json"),
+    }
     return {PAGE: filled(PAGE, notes), COST: filled(COST, costs)}
 
 

@@ -125,7 +125,9 @@ def test_what_was_asked_again_stands_in_the_first_ones_place_and_nothing_else_of
         assert names[family] == name
         assert rows[f"{family}_F-rival"].difference == arms[f"{family}_F-rival"].difference
     assert len(judged) == len({(found.row.task, found.row.family) for found in judged})
-    assert [(found.outcome.name, found.row.family) for found in replaced(published)] == [("ptb-lstm@b420", "Adam_F-rival")]
+    assert [(found.outcome.name, found.row.family) for found in replaced(published)] == [
+        ("ptb-lstm@b420", "Adam_F-rival")
+    ]
 
 
 def test_the_published_table_has_every_task_with_both_families_and_both_numbers_where_it_was_timed(

@@ -17,14 +17,14 @@ from critgrad.paper.protocol import find, registered
 from critgrad.paper.results_page import pages_of, render_results, rules, write_results
 from critgrad.paper.results_page.__main__ import main
 from critgrad.paper.results_page.claims import CLAIMS, verdicts
-from critgrad.paper.results_page.damped import damped, rank_correlation
+from critgrad.paper.results_page.damped import damped, damped_page, rank_correlation
 from critgrad.paper.results_page.figures import best_by_rate, tuning_runs
 from critgrad.paper.results_page.findings import Books, Findings, Study, gather
 from critgrad.paper.results_page.gains import three_gains
 from critgrad.paper.results_page.judged import WORDS, all_judged, families, replaced
 from critgrad.paper.results_page.rules import HOLDS, NOT_SEEN, NOT_TESTED, UNTUNED
 from critgrad.paper.results_page.searches import _on_fresh_seeds, found_searches
-from critgrad.paper.results_page.studies import _far_from_trained, _outcome, analysis_pages
+from critgrad.paper.results_page.studies import _far_from_trained, _outcome
 from critgrad.paper.results_page.summary import _minus
 from critgrad.paper.results_page.tasks import points_text
 from critgrad.paper.results_page.text import interval, table
@@ -119,7 +119,9 @@ def _rounded(outcome: Any, family: str, arm: str, other: str) -> tuple[float, fl
 
 
 def test_the_line_of_the_figure_is_the_best_of_a_third_of_a_decade() -> None:
-    runs = [(f"e{i}", decades, value + i / 100) for i in range(4) for decades, value in ((0.0, 0.2), (0.1, 0.9), (1.0, 0.5))]
+    runs = [
+        (f"e{i}", decades, value + i / 100) for i in range(4) for decades, value in ((0.0, 0.2), (0.1, 0.9), (1.0, 0.5))
+    ]
     assert best_by_rate(runs) == [(0.0, pytest.approx(0.915)), (1.0, pytest.approx(0.515))]
     assert best_by_rate(runs[:6]) == []  # two experiments are too few
 
@@ -509,11 +511,11 @@ def test_what_damping_does_is_told_for_the_first_and_the_last_epoch() -> None:
         return SimpleNamespace(studies=lambda name: kinds.get(name, []), claimable=claimable, apart=())
 
     row = "| digits-mlp, epochs 3 | Adam_F | 3, default | 5 | 50 | 25 | 0.70 | 0.91 | 2.0 | 1.0 |"
-    text = analysis_pages(found())["inside-damping"]
+    text = damped_page(found())
     assert f"{row} - |" in text
     assert text.count("# ") == 1
     assert "rank correlation" not in text  # of one there is none
-    assert f"{row} +2.0 ± 2.5 |" in analysis_pages(found(outcome))["inside-damping"]
+    assert f"{row} +2.0 ± 2.5 |" in damped_page(found(outcome))
     (only,) = damped(found(outcome))
     assert (only.share, only.taken, only.effect) == pytest.approx((0.35, 1 - 2.412 / 3, 2.0))
 

@@ -36,7 +36,9 @@ class Replicate:
     trials: tuple[Run, ...]
     chosen: Mapping[str, Any]
     reports: tuple[Run, ...]
-    valid: float  # by which the best of several rivals is chosen: that of the chosen trial, else the mean of the reports
+    valid: (
+        float  # by which the best of several rivals is chosen: that of the chosen trial, else the mean of the reports
+    )
     value: float  # what counts: the mean test value, or the value before training
     untrained: str = ""  # why it counts as the value before training: failed, not finite, worse than that
 
@@ -50,7 +52,9 @@ class Arm:
     fixed: Mapping[str, Any]
     search: Mapping[str, str]  # axis by option, as in the file: {"lr": "log 1e-4 1e-1"}
     replicates: tuple[Replicate, ...]
-    near_end: Mapping[str, int] = field(default_factory=dict)  # by option: replicates whose choice lay in an outer tenth
+    near_end: Mapping[str, int] = field(
+        default_factory=dict
+    )  # by option: replicates whose choice lay in an outer tenth
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,9 @@ class Answer:
     arms: Mapping[str, Arm]
     claims: tuple[Claim, ...]
     notes: tuple[str, ...] = ()  # what a reader must know of the study as a whole
-    provenance: Mapping[str, Any] = field(default_factory=dict)  # file's text and hash, versions, machine, command, ledger
+    provenance: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # file's text and hash, versions, machine, command, ledger
 
     @property
     def final(self) -> bool:

@@ -32,10 +32,10 @@ GLOSSARY = """\
   momentum for SGD, momentum .9 for RMSprop). **tuned momentum**, **tuned beta1**: the base with that searched, too.
 - **adding** (`_C`): the stored gradients push along. **damping** (`_F`): what lies in their span is made smaller.
   **damping on the rival**: the same on NAdam and Nesterov's momentum. **by tensor**: a memory for each tensor.
-- **step of**, **delay of**, **time of** a memory: the base with the step length, the delay or the wall-clock of it. **yoked**: the
-  memory with another run's decisions, so that it does not select. **FIFO**, **random**: other policies.
-- **report seeds**: those that nothing was chosen on. **SGDM**: SGD with momentum .9. `@`: a variant of a task; `+`: what was asked of it
-  later.
+- **step of**, **delay of**, **time of** a memory: the base with the step length, the delay or the wall-clock of it. **yoked**:
+  the memory with another run's decisions, so that it does not select. **FIFO**, **random**: other policies.
+- **report seeds**: those that nothing was chosen on. **SGDM**: SGD with momentum .9. `@`: a variant of a task; `+`: what was asked
+  of it later.
 """
 
 
@@ -78,15 +78,15 @@ _PLACES = {
     "claims": ("verdicts",),
     "adding": ("the-suite", "where-the-signal-is-rare", "asked-again"),
     "searches": ("search-among-variants-of-damping",),
+    **dict.fromkeys(("arms", "damping", "luck"), ()),
 }
 
 
 def _anchors(name: str, text: str) -> str:
     titles = re.findall(r"^##? (.+)$", text, re.MULTILINE)
-    if name in _PLACES or name in ("sensitivity", "ablations", "damping"):
-        titles = titles[:1]
+    titles = titles[:1] if name in ("sensitivity", "ablations") else titles
     slugs = [re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title).lower()) for title in titles]
-    return "".join(f'<a id="{slug}"></a>' for slug in dict.fromkeys((*_PLACES.get(name, ()), *slugs)))
+    return "".join(f'<a id="{slug}"></a>' for slug in _PLACES.get(name, tuple(dict.fromkeys(slugs))))
 
 
 def _title(text: str) -> str:

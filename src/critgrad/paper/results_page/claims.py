@@ -17,9 +17,9 @@ from ..protocol.records import Outcome
 from . import rules
 from .findings import Findings
 from .goal import six_of_nine
+from .judged import families
 from .nine_tasks import best_of_eight, judged, pairs, up_to
 from .rules import HOLDS, NOT_SEEN, NOT_TESTED, Ruling
-from .judged import families
 from .text import capital, short
 
 
@@ -52,8 +52,8 @@ def verdicts(findings: Findings) -> list[Verdict]:
 
 def claims_page(findings: Findings) -> str:
     """Each claim with what was run for it."""
-    text = "# The claims\n\n(1) to (15) are the paper's, the others ours. The rules stand in `critgrad.paper.results_page.rules`; a "
-    text += "claim about every pair is\njudged on those that have been run.\n"
+    text = "# The claims\n\n(1) to (15) are the paper's, the others ours. The rules stand in `critgrad.paper.results_page.rules`;\n"
+    text += "a claim about every pair is judged on those that have been run.\n"
     for found in verdicts(findings):
         said = f" {capital(found.effect)}." if found.effect else ""
         more = f" {found.more}" if found.more else ""
@@ -200,11 +200,9 @@ def _convex(findings: Findings) -> tuple[str, Ruling]:
 
 def _theorem(findings: Findings) -> tuple[str, Ruling]:
     rate = theory.theorem1_rate(0.001, mu=0.1, L=1.0, K=5)
-    effect = f"its hypothesis asks for a singular value below 1; it is {short(rate)} for 5 gradients at lr 0.001, and never below 1"
+    effect = f"its hypothesis asks for a singular value below 1; it is {short(rate)} for 5 gradients, and never below 1"
     more = "A bound for any memory of bounded staleness holds instead."
-    return "nothing: `critgrad.theory`, see [Theory](../theory.md)", Ruling(
-        HOLDS if rate < 1 else NOT_SEEN, effect, more
-    )
+    return "nothing, see [Theory](../theory.md)", Ruling(HOLDS if rate < 1 else NOT_SEEN, effect, more)
 
 
 def _runtime(findings: Findings) -> tuple[str, Ruling]:

@@ -11,18 +11,18 @@ from .judged import Judged, families, replaced
 from .text import interval, probability, table
 
 RULE = """\
-Differences are paired by seed, on seeds that nothing was chosen on, and positive where the arm is better than the rival that was
-best on the tuning seeds. ± is a 95 % t-interval; p is of the exact sign-flip test, Holm's is over the rows of one table.
+Differences are paired by seed, on seeds that nothing was chosen on, and positive where the arm is better than the rival that
+was best on the tuning seeds. ± is a 95 % t-interval; p is of the exact sign-flip test, Holm's is over the rows of one table.
 [What the words mean](README.md#words).
 """
 ABOUT = {
     "C": "One family of tests: adding the memory on the suite's tasks.",
-    "C-rare": "Classes with few examples (`longtail`), phases that are forgotten (`continual`). The tasks were chosen because a "
-    "search gave something there; they are no part of the suite.",
+    "C-rare": "Classes with few examples (`longtail`), phases that are forgotten (`continual`): tasks that were chosen because "
+    "a search gave something there, and no part of the suite.",
     "F": "One family of tests: damping with the memory on the suite's tasks.",
     "F-rare": "As on [the page on adding](adding.md).",
-    "F-rival": "`NAdam_F` and `Nesterov_F`: a search on CIFAR-10 chose them, then they were announced for other tasks, with all "
-    "rivals tuned anew. Where the same was asked of a task again (`+`), that stands in the first one's place.",
+    "F-rival": "`NAdam_F` and `Nesterov_F`: a search on CIFAR-10 chose them, then they were announced for other tasks, all rivals "
+    "tuned anew. Where the same was asked of a task again (`+`), that stands in the first one's place.",
     "F-tensor": 'The same with `scope="tensor"`.',
     "F-rival-rare": "Announced together with the others on these tasks.",
 }
@@ -59,8 +59,8 @@ def comparisons_page(title: str, kinds: Sequence[str], findings: Findings) -> st
         text += f"\n## {head}\n\n{about} {tests.text.capitalize()}.\n\n{comparison_table(tests.rows)}"
     for found in replaced(findings):
         if found.kind in kinds:
-            text += f"\nBefore it was asked again: {found.outcome.name}, {found.row.arm} {found.text} (p {probability(found.row.p)}).\n"
-    return f"# {title}\n\n{RULE}{text}" if text else ""
+            first = f"{found.outcome.name}, {found.row.arm} {found.text} (p {probability(found.row.p)})"
+            text += f"\nBefore it was asked again: {first}.\n"
 
 
 def arms_page(findings: Findings) -> str:
@@ -94,6 +94,6 @@ def made_of_page(findings: Findings) -> str:
                 for o, p in mine
             ]
             text += "\n" + table(("task", "arm", *effects, "in all"), rows, (*effects, "in all"))
-    head = "# What the differences are made of\n\nThe memory minus its tuned base as a sum of effects: each column is one arm minus "
-    head += "a simpler one. Descriptive.\n"
+    head = "# What the differences are made of\n\nThe memory minus its tuned base as a sum of effects: each column is one arm "
+    head += "minus a simpler one. Descriptive.\n"
     return head + text if text else ""

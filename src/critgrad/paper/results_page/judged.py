@@ -58,7 +58,8 @@ class Judged:
         """A difference in % of what the base learns."""
         base = self.outcome.arm(self.row.family.rpartition("_")[0], "base")
         initial = self.outcome.initial
-        assert base is not None and initial is not None, self.row
+        assert base is not None, self.row
+        assert initial is not None, self.row
         if self.outcome.registration.metric == "perplexity":
             return 100 * value / base.test.mean / math.log(initial / base.test.mean)
         return 100 * value / abs(base.test.mean - initial)

@@ -55,7 +55,9 @@ def best_section(findings: Findings, task: str, runs: Sequence[PaperRun]) -> str
         cells = [_cell(of_run.get(best.optimizer)) for of_run in found]
         rows.append([best.optimizer, values(best.hyper), *cells, f"{best.test.value:g} ± {best.test.spread:g}"])
     theirs = "the paper's (not comparable)" if reason else "the paper's"
-    text = f"\n## {task}, paper-best\n\nThe paper's best settings, no tuning here: test {metric}, beside the paper's table only.\n"
+    text = (
+        f"\n## {task}, paper-best\n\nThe paper's best settings, not tuned here: test {metric}, beside its table only.\n"
+    )
     text += "".join(f"{line}\n" for line in _origin(findings, task, runs))
     text += "\n" + table(("optimizer", "settings of the paper", *heads, theirs), rows, heads)
     if reason:

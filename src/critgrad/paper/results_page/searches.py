@@ -73,8 +73,7 @@ def search_pages(findings: Findings) -> dict[str, str]:
             f"is flattered by the choice: nothing is claimed from\nthese tables. {task_of(search.task).metric.name}, "
         )
         text += f"{search.epochs} epochs, batch {search.batch_size}{behind(search.settings)}; {runs:,} runs; "
-        text += f"{made.standing.text}. Validation values on {len(search.tuning_seeds)} tuning seeds; in brackets: on how many it "
-        text += "was better.\n"
+        text += f"{made.standing.text}. Validation values on {len(search.tuning_seeds)} tuning seeds; in brackets: better on how many.\n"
         for family in dict.fromkeys(line.family for line in made.lines):
             mine = sorted(
                 (line for line in made.lines if line.family == family),

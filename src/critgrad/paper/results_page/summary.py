@@ -19,8 +19,8 @@ from .twice import rms, twice, without_the_largest
 COMMAND = "python -m critgrad.paper.results_page results/*.db.xz --out docs"
 WORDS = f"""\
 - **better**, **worse**: the 95 % interval leaves 0 outside, and p < .05 after Holm's correction over the table.
-- **same**: the interval lies inside ± {MARGIN:.0%} of what the base learns from before training to its mean (a perplexity by its
-  logarithm).
+- **same**: the interval lies inside ± {MARGIN:.0%} of what the base learns, from before training to its mean (a perplexity by
+  its logarithm).
 - **open**: everything else.
 """
 
@@ -33,8 +33,8 @@ def picture(name: str, alt: str, folder: str = "results/figures") -> str:
 
 def summary_page(findings: Findings, index: str) -> str:
     """The page; ``index`` is the list of all others."""
-    parts = [_opening(findings), _claims(findings), _figures(findings), _how(findings), _corrections(findings), index]
-    return "\n".join(part for part in parts if part)
+    parts = (_opening, _claims, _figures, _how, _corrections)
+    return "\n".join([*[text for part in parts if (text := part(findings))], index])
 
 
 def _opening(findings: Findings) -> str:
@@ -121,10 +121,11 @@ def _how(findings: Findings) -> str:
     return f"""\
 ## How it was done
 
-{len(books.done):,} runs. An experiment was announced in a commit before its runs. Every arm got the same number of points, drawn by the
-same sequence; validation on tuning seeds chose; the choice was trained anew on fresh seeds, paired over all arms; test values were
-compared with the rival that was best on the tuning seeds. A diverged run counts as the worst value. p is of the exact sign-flip
-test. [The protocol](protocol.md) says the rest. All pages and figures are written from the ledgers in `results/`, and CI compares:
+{len(books.done):,} runs. An experiment was announced in a commit before its runs. Every arm got the same number of points, drawn
+by the same sequence; validation on tuning seeds chose; the choice was trained anew on fresh seeds, paired over all arms; test
+values were compared with the rival that was best on the tuning seeds. A diverged run counts as the worst value. p is of the exact
+sign-flip test. [The protocol](protocol.md) says the rest. All pages and figures are written from the ledgers in `results/`, and
+CI compares:
 
 ```sh
 {COMMAND}
@@ -141,7 +142,8 @@ def _outcome(findings: Findings, name: str) -> Outcome | None:
 
 def _minus(outcome: Outcome, family: str, arm: str, other: str) -> str:
     mine, base = outcome.arm(family, arm), outcome.arm(family, other)
-    assert mine is not None and base is not None, (outcome.name, family, arm, other)
+    assert mine is not None, (outcome.name, family, arm)
+    assert base is not None, (outcome.name, family, other)
     higher = outcome.registration.higher_is_better
     return interval(paired_difference(mine.values, base.values, higher_is_better=higher), "+")
 
@@ -152,13 +154,13 @@ def _corrections(findings: Findings) -> str:
     if rows := twice(findings):
         largest, rest = without_the_largest(rows)
         lines.append(
-            f"**Intervals cover seeds, not the luck of the search.** Over {len(rows)} differences that were searched twice with other "
-            f"points, the rms z is {rms(rows):.1f} ({rest:.1f} without {largest.arm} of `{largest.name}`)."
+            f"**Intervals cover seeds, not the luck of the search.** Over {len(rows)} differences that were searched twice with "
+            f"other points, the rms z is {rms(rows):.1f} ({rest:.1f} without {largest.arm} of `{largest.name}`)."
         )
     if wiki := _outcome(findings, "wikitext2-lstm@b420"):
         lines.append(_few_points(findings, wiki))
     lines.append(
-        "**Equal trials are unequal tuning.** A base has one or two dimensions to search, a memory up to four, with as many points."
+        "**Equal trials are unequal tuning.** A base has one or two dimensions to search, a memory up to four, in as many points."
     )
     if tail := _outcome(findings, "mnist-mlp@longtail"):
         lines.append(
@@ -170,8 +172,8 @@ def _corrections(findings: Findings) -> str:
     if cifar and phases:
         over = [_minus(outcome, "RMSprop", "F", "base") for outcome in (cifar, phases)]
         lines.append(
-            f"`RMSprop_F` is above plain RMSprop on CIFAR-10 ({over[0]}) and on digits in phases ({over[1]}). RMSprop with momentum .9 "
-            f"does as well as `RMSprop_F`, or better, on {_momentum_does(findings)} tasks, these two not among them."
+            f"`RMSprop_F` is above plain RMSprop on CIFAR-10 ({over[0]}) and on digits in phases ({over[1]}). RMSprop with momentum "
+            f".9 does as well as `RMSprop_F`, or better, on {_momentum_does(findings)} tasks, these two not among them."
         )
     if asked := _outcome(findings, "cifar10-convnet+rival"):
         lines.append(_sooner(asked))
@@ -207,6 +209,6 @@ def _sooner(asked: Outcome) -> str:
     }
     rivals = [time for name in ("base", "rival", "momentum") if (time := medians.get(name)) is not None]
     return (
-        f'A lead: on CIFAR-10 `NAdam_F(scope="tensor")` reaches 99 % of the base\'s level in {short(medians.get("F-tensor"))} epochs, '
-        f"the fastest rival in {short(min(rivals, default=None))}. In epochs only, and on the task whose search found it."
+        f'A lead: on CIFAR-10 `NAdam_F(scope="tensor")` reaches 99 % of the base\'s level in {short(medians.get("F-tensor"))} '
+        f"epochs, the fastest rival in {short(min(rivals, default=None))}. In epochs only, and on the task whose search found it."
     )

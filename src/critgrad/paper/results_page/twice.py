@@ -83,7 +83,6 @@ def luck_page(findings: Findings) -> str:
         return ""
     cells = [[r.name, r.arm, *[interval(each, "+") for each in r.found], fixed(r.z, 1, "+")] for r in rows]
     largest, rest = without_the_largest(rows)
-    text = f"Over these {len(rows)} the root mean square of z is {rms(rows):.1f}; without {largest.arm} of {largest.name} it is "
-    text += f"{rest:.1f}.\n\n"
+    text = f"Over these {len(rows)} it is {rms(rows):.1f}; without {largest.arm} of {largest.name} {rest:.1f}.\n\n"
     head = ("asked again as", "arm minus base", "first search", "second search", "z")
     return TEXT + text + table(head, cells, head[2:])
