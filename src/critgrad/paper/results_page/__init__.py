@@ -20,23 +20,11 @@ from .goal import goal_page
 from .runs import runs_page
 from .searches import search_pages
 from .studies import analysis_pages
-from .summary import COMMAND, WORDS, summary_page
+from .summary import NOTE, prose, summary_page
 from .tasks import task_pages
 from .twice import luck_page
 
 __all__ = ["pages_of", "render_results", "write_results"]
-
-NOTE = f"<!-- Written by: {COMMAND}. Do not edit: change the runs. -->\n"
-GLOSSARY = """\
-- **base**: the optimizer without a memory, tuned. **rival**: its best known neighbour without one (NAdam for Adam, Nesterov's
-  momentum for SGD, momentum .9 for RMSprop). **tuned momentum**, **tuned beta1**: the base with that searched, too.
-- **adding** (`_C`): the stored gradients push along. **damping** (`_F`): what lies in their span is made smaller.
-  **damping on the rival**: the same on NAdam and Nesterov's momentum. **by tensor**: a memory for each tensor.
-- **step of**, **delay of**, **time of** a memory: the base with the step length, the delay or the wall-clock of it. **yoked**:
-  the memory with another run's decisions, so that it does not select. **FIFO**, **random**: other policies.
-- **report seeds**: those that nothing was chosen on. **SGDM**: SGD with momentum .9. `@`: a variant of a task; `+`: what was asked
-  of it later.
-"""
 
 
 def pages_of(findings: Findings) -> dict[str, str]:
@@ -67,7 +55,7 @@ def pages_of(findings: Findings) -> dict[str, str]:
             links = [f"{_anchors(name, text)}[{name}](results/{name}.md)" for name, text in group.items()]
             many = f"{_anchors('searches', '')}[{len(group)} pages](results/README.md#searches)"
             short += f"{title}: {many if title == 'Searches' else ', '.join(links)}.\n\n"
-    index += f"\n## Words\n\n{WORDS}\n{GLOSSARY}"
+    index += f"\n## Words\n\n{prose('words')}\n\n{prose('glossary')}\n"
     out = {"results.md": summary_page(findings, short), "results/README.md": index}
     out |= {f"results/{name}.md": text for group in groups.values() for name, text in group.items()}
     return {path: _tidy(path, text) for path, text in out.items()}
@@ -95,7 +83,7 @@ def _title(text: str) -> str:
 
 def _tidy(path: str, text: str) -> str:
     title, _, rest = text.partition("\n")
-    noted = text if NOTE in text else f"{title}\n\n{NOTE}{rest}"
+    noted = text if NOTE in text else f"{title}\n\n{NOTE}\n{rest}"
     return re.sub(r"\n{3,}", "\n\n", noted).rstrip() + "\n"
 
 

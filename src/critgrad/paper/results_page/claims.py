@@ -52,8 +52,10 @@ def verdicts(findings: Findings) -> list[Verdict]:
 
 def claims_page(findings: Findings) -> str:
     """Each claim with what was run for it."""
-    text = "# The claims\n\n(1) to (15) are the paper's, the others ours. The rules stand in `critgrad.paper.results_page.rules`;\n"
-    text += "a claim about every pair is judged on those that have been run.\n"
+    text = (
+        "# The claims\n\n(1) to (15) are the paper's, the others ours. Rules: `critgrad.paper.results_page.rules`. A\n"
+    )
+    text += "claim about every pair is judged on those that have been run.\n"
     for found in verdicts(findings):
         said = f" {capital(found.effect)}." if found.effect else ""
         more = f" {found.more}" if found.more else ""

@@ -21,8 +21,8 @@ ABOUT = {
     "a search gave something there, and no part of the suite.",
     "F": "One family of tests: damping with the memory on the suite's tasks.",
     "F-rare": "As on [the page on adding](adding.md).",
-    "F-rival": "`NAdam_F` and `Nesterov_F`: a search on CIFAR-10 chose them, then they were announced for other tasks, all rivals "
-    "tuned anew. Where the same was asked of a task again (`+`), that stands in the first one's place.",
+    "F-rival": "`NAdam_F` and `Nesterov_F`: a search on CIFAR-10 chose them, then they were announced for other tasks, all "
+    "rivals tuned anew. Where the same was asked of a task again (`+`), that stands in the first one's place.",
     "F-tensor": 'The same with `scope="tensor"`.',
     "F-rival-rare": "Announced together with the others on these tasks.",
 }

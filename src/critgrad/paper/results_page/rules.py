@@ -79,8 +79,8 @@ def up_to(
     needed: Collection[tuple[str, str]],
     share: float = 0.23,
 ) -> Ruling:
-    """Holds: some pair's relative gain over its base reaches ``share``; not confirmed: none does, and the pairs (task, family) for
-    which the paper's own table has such a gain, ``needed``, were ``run`` tuned alike.
+    """Holds: some pair's gain over its base reaches ``share``; not confirmed: none does, and the pairs (task, family) for which
+    the paper's own table has such a gain, ``needed``, were ``run`` tuned alike.
     """
     parts = [
         f"largest gain {name} {max(found.values()):.1%}, {max(found, key=lambda pair: found[pair])}"

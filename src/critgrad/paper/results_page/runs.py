@@ -95,7 +95,7 @@ def _ran(findings: Findings) -> str:
         rows.append([label, name, *_origin(of_name), f"{len(of_name):,}", seeds, "-"])
     head = ("task", "track", "data", "engine", "machine", "runs", "seeds", "registered")
     names = ", ".join(f"`{name}`" for name in books.names)
-    text = f"{len(books.done):,} runs in {names}; {len(books.failed)} failed. `{FAIR}`: tuned alike, and announced before its runs.\n\n"
+    text = f"{len(books.done):,} runs in {names}; {len(books.failed)} failed. `{FAIR}`: tuned alike.\n\n"
     return text + table(head, rows, ("runs",))
 
 
@@ -154,7 +154,7 @@ def _once(findings: Findings) -> str:
 
 
 def _withdrawn(findings: Findings) -> str:
-    text = "\n## Withdrawn\n\nExperiments whose announcement was replaced. Their runs are published, and nothing rests on them.\n\n"
+    text = "\n## Withdrawn\n\nExperiments whose announcement was replaced. Their runs are there, and nothing rests on them.\n\n"
     for gone in findings.withdrawn:
         text += f"- {gone.registration.task}: {gone.runs:,} runs, registration {gone.registration.hash[:12]}, commit "
         text += f"{(gone.commit or '-')[:12]}. {gone.reason}\n"

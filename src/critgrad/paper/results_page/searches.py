@@ -68,12 +68,13 @@ def search_pages(findings: Findings) -> dict[str, str]:
     out = {}
     for track, made, runs in found_searches(findings):
         search = track.search
-        text = f"# Search {search.name} on {search.task}\n\nWhat each option means: [Research](../research.md). The best of many "
-        text += (
-            f"is flattered by the choice: nothing is claimed from\nthese tables. {task_of(search.task).metric.name}, "
-        )
-        text += f"{search.epochs} epochs, batch {search.batch_size}{behind(search.settings)}; {runs:,} runs; "
-        text += f"{made.standing.text}. Validation values on {len(search.tuning_seeds)} tuning seeds; in brackets: better on how many.\n"
+        text = f"""\
+# Search {search.name} on {search.task}
+
+What each option means: [Research](../research.md). The best of many is flattered by the choice: nothing is claimed here.
+{task_of(search.task).metric.name}, {search.epochs} epochs, batch {search.batch_size}{behind(search.settings)}; {runs:,} runs;
+{made.standing.text}. Validation values on {len(search.tuning_seeds)} tuning seeds; in brackets: on how many it was better.
+"""
         for family in dict.fromkeys(line.family for line in made.lines):
             mine = sorted(
                 (line for line in made.lines if line.family == family),
