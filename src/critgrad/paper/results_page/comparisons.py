@@ -61,6 +61,7 @@ def comparisons_page(title: str, kinds: Sequence[str], findings: Findings) -> st
         if found.kind in kinds:
             first = f"{found.outcome.name}, {found.row.arm} {found.text} (p {probability(found.row.p)})"
             text += f"\nBefore it was asked again: {first}.\n"
+    return f"# {title}\n\n{RULE}{text}" if text else ""
 
 
 def arms_page(findings: Findings) -> str:
