@@ -30,23 +30,23 @@ ABOUT = {
 
 def comparison_table(rows: Sequence[Judged], with_name: bool = True) -> str:
     """With everything that a word rests on."""
-    head = ("task", "arm", "best rival on the tuning seeds", "seeds", "difference", "p", "Holm", "P(better)", "")
+    head = ("task", "arm", "", "difference", "best rival on the tuning seeds", "seeds", "p", "Holm", "P(better)")
     cells = [
         [
             found.outcome.name,
             found.row.arm,
-            found.row.rival,
-            str(found.row.n),
-            found.text,
-            *[probability(p) for p in (found.row.p, found.row.p_holm)],
-            f"{found.row.poi:.2f}",
             ("identical" if found.row.identical else found.row.verdict)
             + ("" if found.row.testable else ", not testable"),
+            found.text,
+            found.row.rival,
+            str(found.row.n),
+            *[probability(p) for p in (found.row.p, found.row.p_holm)],
+            f"{found.row.poi:.2f}",
         ]
         for found in rows
     ]
     first = 0 if with_name else 1
-    return table(head[first:], [row[first:] for row in cells], head[3:8])
+    return table(head[first:], [row[first:] for row in cells], (head[3], *head[5:]))
 
 
 def comparisons_page(title: str, kinds: Sequence[str], findings: Findings) -> str:

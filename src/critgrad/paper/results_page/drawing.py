@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
 
@@ -63,16 +63,17 @@ class Drawing:
         place = f"cx='{_at(x)}' cy='{_at(y)}' r='{size:g}'"
         self.marks.append(f"<circle {place} fill='{{{fill}}}' stroke='{{{ink}}}' stroke-width='1.2'/>")
 
-    def text(self, x: float, y: float, words: str, ink: str = "text", size: int = 13, anchor: str = "start") -> None:
+    def text(self, x: float, y: float, words: str, ink: str = "text", size: int = 15, anchor: str = "start") -> None:
         """A line of text; the anchor is SVG's."""
         place = f"x='{_at(x)}' y='{_at(y)}' font-size='{size}' text-anchor='{anchor}' fill='{{{ink}}}'"
         self.marks.append(f"<text {place}>{escape(words).replace('{', '(').replace('}', ')')}</text>")
 
-    def legend(self, x: float, y: float, entries: Sequence[tuple[str, str]], step: float) -> None:
+    def legend(self, x: float, y: float, entries: Iterable[tuple[str, str]]) -> None:
         """(ink, words) in a row."""
-        for index, (ink, words) in enumerate(entries):
-            self.dot(x + index * step, y - 4, ink, 4)
-            self.text(x + index * step + 9, y, words)
+        for ink, words in entries:
+            self.dot(x, y - 5, ink, 5)
+            self.text(x + 10, y, words)
+            x += 8 * len(words) + 36
 
     def svg(self, theme: str) -> str:
         """The file."""

@@ -13,7 +13,7 @@ from ..protocol.records import Outcome
 from .drawing import Drawing
 from .findings import Findings
 from .gains import COLUMNS, three_gains
-from .judged import KINDS, all_judged
+from .judged import KINDS, Judged, all_judged
 
 ARMS = {"base": "base", "C": "adding", "F": "damping"}
 NAMES = {"SGD": "SGD", "SGDM": "SGD with momentum .9", "RMSprop": "RMSprop", "Adam": "Adam"}
@@ -71,11 +71,11 @@ def learning_rates(findings: Findings) -> Drawing:
     words = "What is learnt against the learning rate: adding the memory reaches the base's level at lower rates and collapses "
     words += "at higher ones; damping lies on the base's curve."
     made = Drawing(880, 590, words)
-    made.legend(60, 24, [("base", "base"), ("adding", "adding the memory (_C)"), ("damping", "damping (_F)")], 190)
+    made.legend(60, 24, [("base", "base"), ("adding", "adding the memory (_C)"), ("damping", "damping (_F)")])
     for index, (family, arms) in enumerate(runs.items()):
         left, top = 52 + 425 * (index % 2), 66 + 258 * (index // 2)
         _panel(made, family, arms, left, top, 385, 192)
-    made.text(868, 24, "0 %: before training, 100 %: the base's best", "quiet", 12, "end")
+    made.text(868, 24, "0 %: before training, 100 %: the base's best", "quiet", 13, "end")
     made.text(440, 580, "learning rate, decades from the base's best", "quiet", anchor="middle")
     return made
 
@@ -88,13 +88,13 @@ def _panel(made: Drawing, family: str, arms: Runs, left: float, top: float, widt
         return top + height * (1.1 - min(value, 1.1)) / 1.1
 
     tasks = len({name for runs in arms.values() for name, _, _ in runs})
-    made.text(left, top - 8, f"{NAMES[family]}: {tasks} experiments, {sum(map(len, arms.values())):,} runs", size=13)
+    made.text(left, top - 8, f"{NAMES[family]}: {tasks} experiments, {sum(map(len, arms.values())):,} runs")
     for value in (0.0, 0.5, 1.0):
         made.line([(left, y(value)), (left + width, y(value))], "grid")
-        made.text(left - 6, y(value) + 4, f"{value:.0%}", "quiet", 11, "end")
+        made.text(left - 6, y(value) + 4, f"{value:.0%}", "quiet", 13, "end")
     for decades in range(math.ceil(LEFT), math.floor(RIGHT) + 1):
         made.line([(x(decades), top), (x(decades), top + height)], "grid", 1.5 if decades == 0 else 1)
-        made.text(x(decades), top + height + 15, f"{decades:+d}" if decades else "0", "quiet", 11, "middle")
+        made.text(x(decades), top + height + 17, f"{decades:+d}" if decades else "0", "quiet", 13, "middle")
     for arm, runs in arms.items():
         seen = [(x(decades), y(value)) for _, decades, value in runs if LEFT <= decades <= RIGHT]
         made.cloud(seen, ARMS[arm], 2.6, 0.3)
@@ -110,12 +110,12 @@ WIDEST = 15.0  # % of what the base learns
 
 def differences(findings: Findings) -> Drawing:
     """A forest: one row for each announced comparison, in % of what its base learns."""
-    by_name: dict[str, list] = defaultdict(list)
-    for found in all_judged(findings):
-        by_name[found.outcome.name].append(found)
+    by_name: dict[str, list[Judged]] = defaultdict(list)
+    for one in all_judged(findings):
+        by_name[one.outcome.name].append(one)
     rows = sum(map(len, by_name.values()))
     made = Drawing(880, 84 + 8 * rows + 12 * len(by_name), f"All {rows} announced differences by experiment")
-    made.legend(24, 22, [(ink, words) for ink, words in KINDS.items()], 285)
+    made.legend(24, 22, KINDS.items())
     made.text(
         24, 42, "filled: better or worse; hollow: same or open; band: the margin, 1 % of what is learnt", "quiet", 12
     )
@@ -127,10 +127,10 @@ def differences(findings: Findings) -> Drawing:
     made.box(x(-1), top, x(1) - x(-1), bottom - top, "band")
     for share in (-15, -10, -5, 0, 5, 10, 15):
         made.line([(x(share), top), (x(share), bottom)], "grid", 1.5 if share == 0 else 1)
-        made.text(x(share), bottom + 14, f"{share:+d} %" if share else "0", "quiet", 11, "middle")
+        made.text(x(share), bottom + 14, f"{share:+d} %" if share else "0", "quiet", 13, "middle")
     y = top + 6.0
     for name, found in by_name.items():
-        made.text(206, y + 4 * len(found) + 2, name, size=12, anchor="end")
+        made.text(206, y + 4 * len(found) + 2, name, size=14, anchor="end")
         for one in found:
             low, mean, high = (one.share(value) for value in (one.row.low, one.row.difference, one.row.high))
             made.line([(x(low), y), (x(high), y)], one.kind, 1.4)
@@ -148,8 +148,8 @@ def gains(findings: Findings) -> Drawing:
     rows = three_gains(findings)
     made = Drawing(880, 78 + 26 * len(rows), "The paper's gains, at its settings here, and tuned alike")
     inks = dict(zip(COLUMNS, ("base", "adding", "damping")))
-    made.legend(24, 22, [(ink, words) for words, ink in inks.items()], 250)
-    made.text(24, 42, "gain over the base in % of its value; at an end: beyond it", "quiet", 12)
+    made.legend(24, 22, [(ink, words) for words, ink in inks.items()])
+    made.text(24, 42, "gain over the base in % of its value; at an end: beyond it", "quiet", 13)
 
     def x(share: float) -> float:
         return 220 + 630 * (min(max(share, -0.15), 0.3) + 0.15) / 0.45
@@ -157,10 +157,10 @@ def gains(findings: Findings) -> Drawing:
     bottom = made.height - 18
     for share in (-0.1, 0.0, 0.1, 0.2, 0.3):
         made.line([(x(share), 54), (x(share), bottom)], "grid", 1.5 if share == 0 else 1)
-        made.text(x(share), bottom + 14, f"{share:+.0%}" if share else "0", "quiet", 11, "middle")
+        made.text(x(share), bottom + 14, f"{share:+.0%}" if share else "0", "quiet", 13, "middle")
     for index, (label, shares) in enumerate(rows):
         y = 68 + 26 * index
-        made.text(206, y + 4, label, size=12, anchor="end")
+        made.text(206, y + 4, label, size=14, anchor="end")
         made.line([(x(min(shares)), y), (x(max(shares)), y)], "grid", 3)
         for share, ink in reversed(list(zip(shares, inks.values()))):
             made.dot(x(share), y, ink, 5, hollow=ink == "base")

@@ -117,7 +117,8 @@ def _minus(outcome: Outcome, family: str, arm: str, other: str) -> str:
 
 def _kept_in_mind(findings: Findings) -> dict[str, str]:
     """What a reader of single numbers must know; each only where its experiment is there."""
-    known, out = {outcome.name: outcome for outcome in findings.outcomes}, {}
+    known = {outcome.name: outcome for outcome in findings.outcomes}
+    out: dict[str, str] = {}
     if rows := twice(findings):
         largest, rest = without_the_largest(rows)
         out |= {"factor": f"{rms(rows):.1f}", "luck.differences": str(len(rows)), "luck.rest": f"{rest:.1f}"}
