@@ -1,4 +1,4 @@
-"""A figure as data: what is drawn, in a form that knows neither plotly nor matplotlib. Both back ends read it."""
+"""A figure as data: what is drawn, in a form that knows nothing of drawing."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def _curves(panel: Panel, family: str, arms: Sequence[PanelArm], name: str, titl
     words = {"t": "mean and 95 % t-interval over seeds", "range": "mean and range over seeds", "one": "one run"}
     caption = "; ".join(words[kind] for kind in ("t", "range", "one") if kind in kinds)
     if window:
-        caption += "; the first epochs lie outside (double-click shows all)"
+        caption += "; the first epochs lie outside"
     if any(not line.shown for line in lines if isinstance(line, Line)):
         caption += "; click the faded names to add controls"
     where = f"{panel.title}: {family}" if family else panel.title
