@@ -1,4 +1,4 @@
-"""A search of variants: the same points for all, a race, every loser listed, the winner confirmed on other seeds."""
+"""A search of variants: the same points for all, rungs by seeds, every loser listed, the winner confirmed on other seeds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from protocol_helpers import result as toy_result
 from critgrad.lab.run.results import Result
 from critgrad.lab.run.spec import Trial
 from critgrad.lab.tasks import task_of
-from critgrad.paper.search import Rung, SearchTrack, find, searches, standings
+from critgrad.paper.protocol.rungs import Rung
+from critgrad.paper.search import SearchTrack, find, searches, standings
 from critgrad.paper.search.file import FOLDER, LAST_RUN, from_dict, tasks_of
 from critgrad.paper.search.track import ArmState
 from critgrad.paper.tables import print_standings
@@ -243,8 +244,8 @@ def test_other_tasks_of_the_file_are_not_part_of_a_tasks_hash(toy):
     "changes, message",
     [
         ({"confirm_seeds": [13, 20]}, r"Invalid confirm_seeds.*\[13\], expected fresh ones"),
-        ({"race": [{"seeds": 4, "keep": 2}]}, "Invalid race"),
-        ({"race": [{"seeds": 1, "keep": 9}]}, "Invalid race"),
+        ({"race": [{"seeds": 4, "keep": 2}]}, "Invalid rung"),
+        ({"race": [{"seeds": 1, "keep": 9}]}, "Invalid rung"),
         ({"direction": "up"}, "Invalid direction.*expected max or min"),
         ({"lr": {"Adam": AXIS}}, "Invalid family of base.*SGDM"),
         ({"arms": [*VALUES["arms"], VALUES["arms"][0]]}, "Invalid arms.*different names"),
@@ -295,7 +296,7 @@ def test_the_committed_search_names_what_is_missing():
 
 def test_a_tiny_search_is_another_experiment():
     tiny, whole = find(NAME, "mnist-mlp@tiny"), find(NAME, "mnist-mlp")
-    assert (tiny.trials, tiny.epochs, tiny.race, len(tiny.tuning_seeds)) == (2, 1, (Rung(1, 1),), 2)
+    assert (tiny.trials, tiny.epochs, tiny.rungs, len(tiny.tuning_seeds)) == (2, 1, (Rung(1, seeds=1),), 2)
     assert tiny.hash != whole.hash
     assert tiny.path is None
     assert whole.path is not None

@@ -182,7 +182,7 @@ def fair_panel(source: AnnouncedSource, outcome: Outcome) -> Panel | None:
     metric, unit, higher = metric_of(rows.values(), outcome.task)
     seeds = len(outcome.registration.report_seeds)
     title = f"{outcome.name}, fair"
-    rungs = outcome.registration.rungs is not None
+    rungs = bool(outcome.registration.rungs_text)
     return Panel("fair", outcome.task, title, metric, unit, higher, tuple(arms), outcome.warnings, seeds, rungs=rungs)
 
 

@@ -107,7 +107,7 @@ def _fair_block(outcome: Outcome) -> PageBlock:
     words = [f"{outcome.standing.text[:1].upper()}{outcome.standing.text[1:]}"] if outcome.standing.registered else []
     words.append(
         f"{outcome.runs} runs; {plan.trials} trials for each tuned arm on {len(plan.tuning_seeds)} tuning seeds"
-        f"{'' if plan.rungs is None else f' ({plan.rungs.text})'}"
+        f"{f' ({plan.rungs_text})' if plan.rungs_text else ''}"
     )
     words.append(f"reported on {len(plan.report_seeds)} fresh seeds")
     if outcome.primary:

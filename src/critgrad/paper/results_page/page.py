@@ -263,7 +263,7 @@ def _arms(findings: Findings) -> str:
         plan = outcome.registration
         text += f"\n## {outcome.name}\n\n"
         text += f"{plan.metric}, {plan.epochs} epochs, batch {plan.batch_size}{behind(plan.settings)}; "
-        rungs = "" if plan.rungs is None else f" ({plan.rungs.text})"
+        rungs = f" ({plan.rungs_text})" if plan.rungs_text else ""
         text += f"{_points(outcome)}{rungs}, neighbouring learning rates at most "
         text += (
             f"{short(plan.widest_step, 2)} times apart; {len(plan.report_seeds)} report seeds; {outcome.standing.text}."

@@ -1,6 +1,6 @@
 """The file that says what a search tries, on which tasks, at which points and seeds.
 
-One JSON file per search in ``critgrad/lab/searches``. What concerns one task is hashed, and the hash is part of every
+One JSON file per search in ``critgrad/paper/searches``. What concerns one task is hashed, and the hash is part of every
 trial's key: rows of a changed plan answer no question of this one, and a task can be added without touching the others.
 """
 
@@ -18,6 +18,8 @@ from critgrad.lab.run.spec import ENGINES, Trial, content_hash
 from critgrad.lab.spaces import Axis, Point, draw
 from critgrad.lab.train.optimizers import recipe_of
 
+from ..protocol.rungs import Rung, check, whole
+
 FORMAT = 1
 FOLDER = Path(__file__).parents[1] / "searches"
 BASE = "base"
@@ -26,14 +28,6 @@ BASE = "base"
 VARIANT = "_X"
 LAST_RUN = "b716de46cea0"
 TINY = "@tiny"
-
-
-@dataclass(frozen=True)
-class Rung:
-    """A step of the race, the same for every arm: after so many tuning seeds the best so many points go on."""
-
-    seeds: int
-    keep: int
 
 
 @dataclass(frozen=True)
@@ -62,7 +56,7 @@ class Search:
     batch_size: int
     trials: int  # points for each arm
     tuning_seeds: tuple[int, ...]
-    race: tuple[Rung, ...]
+    rungs: tuple[Rung, ...]  # by seeds
     confirm_seeds: tuple[int, ...]
     confirm_keep: int  # variants of each family that are run on the confirming seeds
     against: tuple[str, ...]  # arms that are run there, too
@@ -140,9 +134,15 @@ class Search:
     def runs_per_arm(self) -> int:
         """Of the search, without confirmation."""
         runs, alive, seen = 0, self.trials, 0
-        for rung in self.race:
-            runs, alive, seen = runs + alive * (rung.seeds - seen), rung.keep, rung.seeds
-        return runs + alive * (len(self.tuning_seeds) - seen)
+        for rung in self.every_rung:
+            now = rung.seeds or 0
+            runs, alive, seen = runs + alive * (now - seen), rung.keep, now
+        return runs
+
+    @property
+    def every_rung(self) -> tuple[Rung, ...]:
+        """The last one, which has all seeds, among them."""
+        return whole(self.rungs, len(self.tuning_seeds), self.epochs)
 
 
 def searches() -> list[str]:
@@ -188,7 +188,7 @@ def from_dict(name: str, task: str, values: Mapping[str, Any], path: Path | None
         batch_size=mine["batch_size"],
         trials=mine["trials"],
         tuning_seeds=tuple(mine["tuning_seeds"]),
-        race=tuple(Rung(**rung) for rung in mine["race"]),
+        rungs=tuple(Rung(**rung) for rung in mine["race"]),
         confirm_seeds=tuple(mine["confirm_seeds"]),
         confirm_keep=confirm["keep"],
         against=tuple(confirm["against"]),
@@ -214,7 +214,7 @@ def _tiny(search: Search) -> Search:
         batch_size=16,
         trials=2,
         tuning_seeds=search.tuning_seeds[:2],
-        race=(Rung(1, 1),),
+        rungs=(Rung(1, seeds=1),),
         confirm_seeds=search.confirm_seeds[:2],
         content=content,
         path=None,
@@ -237,11 +237,7 @@ def _check(s: Search) -> None:
     require(len(set(names)) == len(names), "arms", names, "different names")
     absent = [name for name in (BASE, *s.against) if name not in names]
     require(not absent, "against", absent, "arms of this search, the base among them")
-    before = Rung(0, s.trials)
-    for rung in s.race:
-        falling = before.seeds < rung.seeds < len(s.tuning_seeds) and 1 <= rung.keep <= before.keep
-        require(falling, "race", rung, "more seeds than before, fewer than there are, and no more points than before")
-        before = rung
+    check(s.rungs, s.trials, len(s.tuning_seeds), s.epochs)
     for arm in s.arms:
         for family, optimizer in arm.optimizer.items():
             require(family in s.lr, f"family of {arm.name}", family, f"one of {', '.join(s.lr)}")

@@ -39,7 +39,7 @@ class ArmState:
 
 @dataclass(frozen=True)
 class SearchTrack:
-    """Tune every arm with the same number of points and the same race; with ``confirm``, run the best on fresh seeds."""
+    """Tune every arm with the same number of points and the same rungs; with ``confirm``, run the best on fresh seeds."""
 
     search: Search
     confirm: bool = False
@@ -133,7 +133,7 @@ def _state(search: Search, family: str, arm: SearchArm, view: View) -> ArmState:
     done = [row for of_point in trials for trial in of_point if (row := view.get(trial)) is not None]
     state.runs, state.diverged = len(done), sum(bool(row.summary.get("diverged")) for row in done)
     alive = list(range(len(trials)))
-    for rung in search.race:
+    for rung in search.rungs:
         missing = view.missing(trial for i in alive for trial in trials[i][: rung.seeds])
         if missing:
             state.pending = missing
