@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,6 +75,20 @@ def _cell(cell: Cell, name: str) -> str:
 
 def _attribute(name: str, value: str) -> str:
     return f' {name}="{html.escape(value)}"' if value else ""
+
+
+def table_of(
+    identity: str,
+    columns: Sequence[tuple[Any, ...]],
+    rows: Iterable[Any],
+    records: Sequence[Mapping[str, Any]] = (),
+    title: str = "",
+    folded: bool = False,
+) -> Table:
+    """A table by its columns: (heading, a row's cell), or with what it means between the two."""
+    rows = list(rows)
+    heads = [(head, hint[0] if hint else "") for head, *hint, _ in columns]
+    return Table(identity, heads, [[cell(row) for *_, cell in columns] for row in rows], records, title, folded)
 
 
 # -- values as cells -----------------------------------------------------------------------------------------------------
