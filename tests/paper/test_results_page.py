@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
+from search_runs import SearchRuns
 
 from critgrad.lab.ledger.merge import merge
 from critgrad.lab.stats import Interval, Pair, Speedup, judge, speedup
@@ -24,7 +25,7 @@ from critgrad.paper.results_page.rules import HOLDS, NOT_SEEN, NOT_TESTED, UNTUN
 from critgrad.paper.results_page.searches import _on_fresh_seeds, found_searches
 from critgrad.paper.results_page.studies import _far_from_trained, _outcome, studies_section
 from critgrad.paper.results_page.text import interval, table
-from critgrad.paper.search import Confirmed, SearchTrack
+from critgrad.paper.search import Confirmed
 from critgrad.paper.search import find as find_search
 
 ROOT = Path(__file__).parents[2]
@@ -331,7 +332,7 @@ def test_every_confirming_run_of_the_published_searches_is_counted_in_a_table() 
     for track, made, _ in found_searches(findings):
         counted |= {(track.search.hash, row.family, row.arm): row.done for row in made.confirmed}
         if made.confirmed:  # else it was stopped before
-            open_runs += SearchTrack(track.search, confirm=True).plan(findings.books)
+            open_runs += SearchRuns(track.search, confirm=True).plan(findings.books)
     assert counted == runs
     assert not open_runs
 

@@ -164,36 +164,19 @@ def _print_track(made: Any, book: Any, families: Sequence[str] | None, write: bo
 
 
 def search(args: Namespace) -> int:
-    """Screens of many variants with few runs each: every variant is listed, losers too; what can still be run is."""
+    """Screens of many variants with few runs each, as they were published: every variant is listed, losers too."""
     from critgrad.lab.ledger import Ledger
 
-    from .search import standings
+    from .search import SearchTrack, find, standings
+    from .search.file import LAST_RUN
     from .tables import print_standings
 
-    track, chosen = commands.make_search(args.task, args.name, confirm=args.confirm, families=args.families)
-    if not args.table:
-        track.search.require_runnable()
-    outcome = None
-    where = "cpu" if args.table else default_device(args.device)
-    with Ledger.open(args.ledger, write=not args.table, create=not args.table) as book:
-        if not args.table:
-            say(f"{args.name} on {args.task}: {track.total} runs in all")
-            with shown(f"{args.task} {args.name}") as on_event:
-                outcome = commands.sweep(
-                    track,
-                    book,
-                    families=chosen,
-                    seconds=args.seconds,
-                    on_event=on_event,
-                    executor="inline" if args.workers in (None, 1) else "local",
-                    workers=args.workers or 1,
-                    device=where,
-                    bank_size=args.bank_size,
-                    retry_failed=args.retry,
-                )
-            say(outcome.text)
+    track = SearchTrack(find(args.name, args.task))
+    chosen = commands.family_names(args.families, track.search.families)
+    with Ledger.open(args.ledger) as book:
         print_standings(standings(track, book), chosen)
-    return 0 if outcome is None else _code(outcome)
+    prose(f"None of the variants won: searches are read, and no longer run. Commit {LAST_RUN} can run them.")
+    return 0
 
 
 def compare(args: Namespace) -> int:
