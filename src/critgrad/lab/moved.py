@@ -23,7 +23,7 @@ _LAB, _PAPER = "critgrad.lab.", "critgrad.paper."
 MOVED = {
     **{f"{_LAB}{name}": f"{_LAB}run.{name}" for name in ("batch", "coordinator", "executors", "results", "spec")},
     **{f"{_LAB}{name}": f"{_LAB}run.{name}" for name in ("status", "worker")},
-    **{f"{_LAB}{name}": f"{_LAB}train.{name}" for name in ("bank", "capture", "compiling", "optimizers")},
+    **{f"{_LAB}{name}": f"{_LAB}train.{name}" for name in ("bank", "bases", "capture", "compiling", "optimizers")},
     **{f"{_LAB}{name}": f"{_LAB}train.{name}" for name in ("precision", "probes", "streams")},
     **{f"{_LAB}{name}": f"{_LAB}tasks.{name}" for name in ("data", "metrics", "models")},
     f"{_LAB}statistics": f"{_LAB}stats",

@@ -26,6 +26,7 @@ from ..errors import LabError
 from ..run.results import Result, provenance
 from ..run.spec import Trial
 from ..tasks import Problem, problem_of
+from .bases import learnt
 from .capture import Carry, Graphs, gradients, recorder_for, set_capturable
 from .compiling import compile_if_asked
 from .optimizers import build, recipe_of
@@ -130,7 +131,7 @@ def train(
     if cuda:
         torch.cuda.reset_peak_memory_stats()
     if state.epoch == 0 and not state.curves:
-        state.initial_valid = _evaluate(problem, model)[1]
+        state.initial_valid = _evaluate(problem, model, optimizer)[1]
 
     last = task.epochs if stop_after is None else min(stop_after, task.epochs)
     begun = time.perf_counter()
@@ -140,7 +141,7 @@ def train(
         if cuda:
             peak = torch.cuda.max_memory_allocated()
             state.peak_bytes, state.run_bytes = max(state.peak_bytes, peak), max(state.run_bytes, peak - held)
-        valid_loss, valid, test = _evaluate(problem, model)
+        valid_loss, valid, test = _evaluate(problem, model, optimizer)
         state.epoch += 1
         recorded = probes.epoch()
         if not (math.isfinite(train_loss) and math.isfinite(valid_loss)):
@@ -263,13 +264,14 @@ def _looks_inside(probes: Probes) -> bool:
     return probes.memory is not None and "damping" in probes.names
 
 
-def _evaluate(problem: Problem, model: nn.Module) -> tuple[float, float, float]:
+def _evaluate(problem: Problem, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[float, float, float]:
     """Validation loss, validation metric, test metric."""
     model.eval()
-    chosen = problem.evaluate(model, problem.select_on)
-    if problem.report_on == problem.select_on:
-        return chosen.loss, chosen.metric, chosen.metric
-    return chosen.loss, chosen.metric, problem.evaluate(model, problem.report_on).metric
+    with learnt(optimizer):
+        chosen = problem.evaluate(model, problem.select_on)
+        if problem.report_on == problem.select_on:
+            return chosen.loss, chosen.metric, chosen.metric
+        return chosen.loss, chosen.metric, problem.evaluate(model, problem.report_on).metric
 
 
 def _replayed(trial: Trial, device: str, graph: bool) -> critgrad.Policy | None:

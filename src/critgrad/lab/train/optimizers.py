@@ -64,6 +64,7 @@ _RECIPES = (
     Recipe("AggMo_C", critgrad.AggMo_C, "SGDM", "C", {}, "AggMo, memory added"),
 )
 OPTIMIZERS: dict[str, Recipe] = {recipe.name: recipe for recipe in _RECIPES}
+TRAINED = OPTIMIZERS  # what ``critgrad train`` takes
 
 # By family, where nobody has tuned: a start for a first run, not advice.
 STARTING_LR = {"SGD": 0.1, "SGDM": 0.01, "RMSprop": 0.001, "Adam": 0.001, "AdamW": 0.001}
