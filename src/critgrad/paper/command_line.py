@@ -94,6 +94,20 @@ def _code(outcome: Any) -> int:
     return 130 if outcome.interrupted else 1 if outcome.failed else 0
 
 
+def _jobs(args: Namespace) -> dict[str, Any]:
+    """How jobs are run, as the command line says."""
+    return {
+        "executor": args.executor,
+        "options": pairs(args.executor_opt, "--executor-opt"),
+        "workers": args.workers,
+        "device": default_device(args.device),
+        "checkpoints": checkpoint_folder(args.ledger),
+        "retry_failed": args.retry,
+        "bank_size": args.bank_size,
+        "trial_timeout": args.trial_timeout,
+    }
+
+
 def sweep(args: Namespace, **of_batch: Any) -> int:
     """Run a whole track; what the ledger has is not run again, so a killed sweep goes on with the same command."""
     from critgrad.lab.ledger import Ledger
@@ -101,7 +115,6 @@ def sweep(args: Namespace, **of_batch: Any) -> int:
     if args.write_defaults and args.track != "fair":
         raise LabError(f"Invalid --write-defaults with --track {args.track}: defaults come from the fair track alone")
     part, chosen = commands.parse_shard(args.shard), commands.family_names(args.families)
-    where = default_device(args.device)
     made = commands.make_track(
         args.task,
         args.track,
@@ -123,15 +136,8 @@ def sweep(args: Namespace, **of_batch: Any) -> int:
                 seconds=args.seconds,
                 untimed=args.untimed,
                 on_event=on_event,
-                executor=args.executor,
-                options=pairs(args.executor_opt, "--executor-opt"),
-                workers=args.workers,
-                device=where,
-                checkpoints=checkpoint_folder(args.ledger),
-                retry_failed=args.retry,
-                bank_size=args.bank_size,
                 deterministic=args.deterministic,
-                trial_timeout=args.trial_timeout,
+                **_jobs(args),
                 **of_batch,
             )
         say(outcome.text)
@@ -250,7 +256,6 @@ def analyze(args: Namespace, **of_batch: Any) -> int:
         print_decomposition(decompose(args.ledger, args.task or "digits-mlp"))
         return 0
     options = Options(args.seeds, pairs(args.set, "--set"), args.engine or "single", args.optimizer, args.lines)
-    where = default_device(args.device)
     with Ledger.open(args.ledger, write=True, create=True) as book, shown(args.name) as on_event:
         found = commands.analyze(
             args.name,
@@ -258,15 +263,8 @@ def analyze(args: Namespace, **of_batch: Any) -> int:
             options,
             book,
             on_event=on_event,
-            device=where,
-            checkpoints=checkpoint_folder(args.ledger),
-            executor=args.executor,
-            executor_options=pairs(args.executor_opt, "--executor-opt"),
-            workers=args.workers,
-            bank_size=args.bank_size,
             seconds=args.seconds,
-            retry_failed=args.retry,
-            trial_timeout=args.trial_timeout,
+            **_jobs(args),
             **of_batch,
         )
     if found.outcome is not None:

@@ -236,16 +236,14 @@ class Analysed:
 def analyze(
     name: str,
     task: str | None,
-    options: Any,
+    asked: Any,
     book: Ledger,
     *,
-    on_event: OnEvent | None = None,
     workers: int | None = None,
     kept: KeptExecutor | None = None,
-    executor_options: Mapping[str, Any] | None = None,
     **jobs: Any,
 ) -> Analysed:
-    """Run what an analysis lacks and collect its numbers. ``options`` is an ``analyses.Options``; ``jobs``, ``kept`` as in
+    """Run what an analysis lacks and collect its numbers. ``asked`` is an ``analyses.Options``; ``jobs``, ``kept`` as in
     ``sweep``.
     """
     from .analyses import ANALYSES
@@ -254,14 +252,14 @@ def analyze(
         raise LabError(f"Invalid analysis: {name!r}, expected one of {', '.join([*ANALYSES, 'decompose'])}")
     analysis = ANALYSES[name]
     where = task or analysis.tasks[0]
-    task_of(where, options.settings)
+    task_of(where, asked.settings)
     if analysis.measure is not None:
         data = analysis.measure(where)
         book.put_analysis(name, where, "", data, {}, [])
         return Analysed(data)
-    keys = {item.trial.key for item in analysis.trials(where, options)}
-    _check_bank(where, options.engine)
-    planned = analysis.plan(book, where, options)
+    keys = {item.trial.key for item in analysis.trials(where, asked)}
+    _check_bank(where, asked.engine)
+    planned = analysis.plan(book, where, asked)
     outcome = None
     if planned:
         # Runs that are timed must not share the machine with one another.
@@ -269,16 +267,7 @@ def analyze(
         if analysis.timed and kept is not None:
             kept.close()
             kept = None
-        outcome = run_jobs(
-            planned,
-            book,
-            on_event=on_event,
-            workers=workers,
-            eager=analysis.timed,
-            kept=kept,
-            options=executor_options,
-            **jobs,
-        )
+        outcome = run_jobs(planned, book, workers=workers, eager=analysis.timed, kept=kept, **jobs)
     # Runs of other settings may stand beside these: they belong to other figures.
     rows = [row for row in analysis.rows(book, where) if row.key in keys]
     data = analysis.collect(where, rows) if rows else {}

@@ -67,7 +67,7 @@ def _cell(cell: Cell, name: str) -> str:
     """A cell; on a narrow page it stands under the others of its row, behind its column's name."""
     sort = _attribute("data-label", name) + ("" if cell.sort is None else f' data-sort="{cell.sort:.17g}"')
     kind = " ".join(filter(None, ["number" if cell.sort is not None and not cell.css else "", cell.css]))
-    inner = html.escape(cell.text)
+    inner = html.escape(cell.text).replace(" ± ", "&nbsp;±&nbsp;")  # a value and its interval stay together
     if cell.css.startswith("badge"):
         return f'<td{sort}{_attribute("title", cell.title)}><span class="{cell.css}">{inner}</span></td>'
     return f"<td{sort}{_attribute('class', kind)}{_attribute('title', cell.title)}>{inner}</td>"
