@@ -160,8 +160,8 @@ def test_a_base_that_learns_nothing_sets_no_target():
 
 def test_step_times_are_told_against_the_base():
     found = by_arm(small(), 6, made_up(small(), 6, VALUES))
-    assert found["base"].step_ratio == 1
-    assert found["C"].step_ratio == pytest.approx(3)
+    assert found["base"].cost.to_base == 1
+    assert found["C"].cost.to_base == pytest.approx(3)
 
 
 @pytest.mark.parametrize("width, dropped", [(80, True), (140, False)])

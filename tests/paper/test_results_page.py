@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
+from search_runs import SearchRuns
 
 from critgrad.lab.ledger.merge import merge
 from critgrad.lab.stats import Interval, Pair, Speedup, judge, paired_difference, speedup
@@ -29,7 +30,7 @@ from critgrad.paper.results_page.summary import _minus
 from critgrad.paper.results_page.tasks import points_text
 from critgrad.paper.results_page.text import interval, table
 from critgrad.paper.results_page.twice import rms, twice, without_the_largest
-from critgrad.paper.search import Confirmed, SearchTrack
+from critgrad.paper.search import Confirmed
 from critgrad.paper.search import find as find_search
 
 ROOT = Path(__file__).parents[2]
@@ -422,7 +423,7 @@ def test_every_confirming_run_of_the_published_searches_is_counted_in_a_table() 
     for track, made, _ in found_searches(findings):
         counted |= {(track.search.hash, row.family, row.arm): row.done for row in made.confirmed}
         if made.confirmed:  # else it was stopped before
-            open_runs += SearchTrack(track.search, confirm=True).plan(findings.books)
+            open_runs += SearchRuns(track.search, confirm=True).plan(findings.books)
     assert counted == runs
     assert not open_runs
 

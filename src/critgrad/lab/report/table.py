@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,7 +67,7 @@ def _cell(cell: Cell, name: str) -> str:
     """A cell; on a narrow page it stands under the others of its row, behind its column's name."""
     sort = _attribute("data-label", name) + ("" if cell.sort is None else f' data-sort="{cell.sort:.17g}"')
     kind = " ".join(filter(None, ["number" if cell.sort is not None and not cell.css else "", cell.css]))
-    inner = html.escape(cell.text)
+    inner = html.escape(cell.text).replace(" ± ", "&nbsp;±&nbsp;")  # a value and its interval stay together
     if cell.css.startswith("badge"):
         return f'<td{sort}{_attribute("title", cell.title)}><span class="{cell.css}">{inner}</span></td>'
     return f"<td{sort}{_attribute('class', kind)}{_attribute('title', cell.title)}>{inner}</td>"
@@ -75,6 +75,20 @@ def _cell(cell: Cell, name: str) -> str:
 
 def _attribute(name: str, value: str) -> str:
     return f' {name}="{html.escape(value)}"' if value else ""
+
+
+def table_of(
+    identity: str,
+    columns: Sequence[tuple[Any, ...]],
+    rows: Iterable[Any],
+    records: Sequence[Mapping[str, Any]] = (),
+    title: str = "",
+    folded: bool = False,
+) -> Table:
+    """A table by its columns: (heading, a row's cell), or with what it means between the two."""
+    rows = list(rows)
+    heads = [(head, hint[0] if hint else "") for head, *hint, _ in columns]
+    return Table(identity, heads, [[cell(row) for *_, cell in columns] for row in rows], records, title, folded)
 
 
 # -- values as cells -----------------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def _experiment(outcome: Outcome, judged: Sequence[Judged]) -> str:
     text = (
         f"\n## {outcome.name}\n\n{plan.metric}, {plan.epochs} epochs, batch {plan.batch_size}{behind(plan.settings)}; "
     )
-    rungs = "" if plan.rungs is None else f" ({plan.rungs.text})"
+    rungs = f" ({plan.rungs_text})" if plan.rungs_text else ""
     text += (
         f"{points_text(outcome)}{rungs}, neighbouring learning rates at most {short(plan.widest_step, 2)} times apart; "
     )
