@@ -15,7 +15,7 @@ from critgrad.lab.ledger.reach import Reach, reach, speedups
 from critgrad.lab.report.costs import cost_of
 from critgrad.lab.report.panels import PanelArm
 from critgrad.lab.run.spec import Trial
-from critgrad.lab.stats import Pair, judge, mean_interval, target_value
+from critgrad.lab.stats import Pair, judge, margin_of, mean_interval, target_value
 from critgrad.lab.tasks import task_of
 
 from .protocol.defaults import Default, Defaults
@@ -75,11 +75,11 @@ def _family_lines(
     defaults: Defaults, family: str, found: dict[str, tuple[Default, list[Row]]], higher: bool
 ) -> list[PanelArm]:
     base = found["base"][1]
-    target = _target(base, higher)
+    target, margin = _target(base, higher), _margin(base)
     epochs = int(defaults.settings.get("epochs", task_of(defaults.task).epochs))
     both = {name: _paired(rows, base) for name, (_, rows) in found.items()}
     pairs = [
-        Pair(defaults.task, family, found[name][0].label, family, _tests(mine), _tests(theirs), higher)
+        Pair(defaults.task, family, found[name][0].label, family, _tests(mine), _tests(theirs), higher, margin=margin)
         for name, (mine, theirs) in both.items()
         if name != "base" and mine
     ]
@@ -111,13 +111,23 @@ def _family_lines(
 
 def _target(base: Sequence[Row], higher: bool) -> float | None:
     """The sweep's target rule, with the base's runs that are here: an arm is compared, never tuned, on them."""
-    initial = [row.summary["initial_valid"] for row in base if row.summary["initial_valid"] is not None]
-    if not initial:
-        return None
+    initial = _initial(base)
     try:
-        return target_value(float(np.median(initial)), [row.summary["valid"] for row in base], higher)
+        return None if initial is None else target_value(initial, [row.summary["valid"] for row in base], higher)
     except ValueError:  # the base has learnt nothing
         return None
+
+
+def _initial(base: Sequence[Row]) -> float | None:
+    """The median value before training."""
+    found = [row.summary["initial_valid"] for row in base if row.summary["initial_valid"] is not None]
+    return float(np.median(found)) if found else None
+
+
+def _margin(base: Sequence[Row]) -> float | None:
+    """The difference below which two values are the same: a share of what the base learns."""
+    initial, in_logs = _initial(base), base[0].summary["metric"] == "perplexity"
+    return None if initial is None else margin_of(initial, float(np.mean(_tests(base))), in_logs)
 
 
 def _tests(rows: Sequence[Row]) -> list[float]:

@@ -18,7 +18,7 @@ from .report.verdict_tables import arm_table, comparison_table
 from .search import Standings
 from .search.standings import HEADS, cells, confirmed_text
 
-COLOURS = {"win": "green", "loss": "red"}
+COLOURS = {"better": "green", "worse": "red"}
 
 
 def difference_text(found: Comparison) -> str:

@@ -131,8 +131,8 @@ def test_one_seed_has_no_verdict(tmp_path):
     six = [1.0, 2.1, 3.0, 1.5, 2.5, 3.5]
     several = judge([Pair("t", "Adam_C", "Adam_C", "Adam", [value + 1 + 0.01 * value for value in six], six)])
     assert tally(pair) == "too few seeds for a test"
-    assert tally(several) == "1 win, 0 ties, 0 losses"
-    assert tally([*pair, *several]) == "1 win, 0 ties, 0 losses, 1 with too few seeds for a test"
+    assert tally(several) == "1 better, 0 worse, 0 same, 0 open"
+    assert tally([*pair, *several]) == "1 better, 0 worse, 0 same, 0 open, 1 with too few seeds for a test"
 
 
 def test_failed_runs_are_shown_with_their_error_escaped(made):

@@ -178,7 +178,7 @@ def test_targets_rivals_and_values_come_from_runs_of_all_epochs():
     finish(Fair(r), ledger, lucky)
     outcome, view = tables(ledger, r), Fair(r).view(ledger)
     assert outcome.complete
-    assert {row.family: row.verdict for row in outcome.primary}["SGD_F"] == "win"
+    assert {row.family: row.verdict for row in outcome.primary}["SGD_F"] == "better"
     for family in r.families:
         base = tune(r, family, view).selected["base"]
         full = view.of(tuning_trial(r, base.search, base.point, seed) for seed in r.tuning_seeds)

@@ -132,14 +132,16 @@ def interval(found: Interval | None, signed: bool = False) -> Cell:
 
 
 _WORDS = {
-    "win": "▲ win",
-    "loss": "▼ loss",
-    "tie": "= tie",
+    "better": "▲ better",
+    "worse": "▼ worse",
+    "same": "= same",
+    "open": "? open",
     "identical": "≡ identical",
     "one seed": "one seed",
     "not tested": "not tested",
 }
-_ORDER = {"loss": -1.0, "win": 1.0}
+_ORDER = {"worse": -1.0, "better": 1.0}
+_BADGES = {"better": "win", "worse": "loss", "identical": "identical"}  # colours of the page
 
 
 def verdict(found: Comparison | None) -> Cell:
@@ -147,9 +149,7 @@ def verdict(found: Comparison | None) -> Cell:
     if found is None:
         return Cell("")
     name = found.shown
-    return Cell(
-        _WORDS.get(name, name), _ORDER.get(name, 0.0), f"badge {'tie' if name in ('one seed', 'not tested') else name}"
-    )
+    return Cell(_WORDS.get(name, name), _ORDER.get(name, 0.0), f"badge {_BADGES.get(name, 'plain')}")
 
 
 def notes_of(rows: Sequence[Comparison]) -> list[str]:
@@ -187,7 +187,10 @@ COMPARISON = (
     ("against", "primary: the rival that was best on the tuning seeds"),
     ("seeds", "reported, other ones than the tuning seeds"),
     ("difference", "mean paired difference with its 95 % t-interval; positive: the arm is better"),
-    ("verdict", "win: the interval lies above 0 and, where testable, p (Holm) < 0.05"),
+    (
+        "verdict",
+        "better: the interval lies above 0 and, where testable, p (Holm) < 0.05; same: it lies inside the margin",
+    ),
     ("p", "exact two-sided sign-flip test"),
     ("p (Holm)", "corrected over the primary comparisons; a dash: not testable, or not primary"),
     ("P(better)", "share of the seeds on which the arm is better"),

@@ -1,4 +1,4 @@
-"""The tables that come first: who won, on what evidence, and what must be known before one believes it."""
+"""The tables that come first: what is better, on what evidence, and what must be known before one believes it."""
 
 from __future__ import annotations
 
@@ -124,10 +124,9 @@ def comparison_table(identity: str, rows: Sequence[Comparison], title: str = "",
 
 
 def tally(rows: Sequence[Comparison]) -> str:
-    """``1 win, 3 ties, 0 losses``, and how many have too few seeds for a verdict."""
-    counts = Counter("tie" if row.shown == "identical" else row.shown for row in rows)
-    words = {"win": ("win", "wins"), "tie": ("tie", "ties"), "loss": ("loss", "losses")}
-    told = [f"{counts[name]} {one if counts[name] == 1 else many}" for name, (one, many) in words.items()]
+    """``1 better, 0 worse, 2 same, 1 open``, and how many have too few seeds for a verdict."""
+    counts = Counter("same" if row.shown == "identical" else row.shown for row in rows)
+    told = [f"{counts[word]} {word}" for word in ("better", "worse", "same", "open")]
     few = counts["one seed"] + counts["not tested"]
     if few == len(rows) > 0:
         return "too few seeds for a test"
