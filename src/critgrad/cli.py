@@ -229,6 +229,7 @@ def _search(p: ArgumentParser) -> None:
     p.add_argument("task", help="a task of the search")
     p.add_argument("--name", default="damping-variants", help="of the file that says what was tried (paper/searches)")
     p.add_argument("--table", action="store_true", help="print what the ledger has: what is done anyway")
+    p.add_argument("--confirm", action="store_true", help=argparse.SUPPRESS)  # of the time when searches were run
     p.add_argument("--families", help="with commas: Adam,SGDM (default: all of the search)")
     _ledger(p)
 

@@ -126,7 +126,7 @@ def _initial(base: Sequence[Row]) -> float | None:
 
 def _margin(base: Sequence[Row]) -> float | None:
     """The difference below which two values are the same: a share of what the base learns."""
-    initial, in_logs = _initial(base), base[0].summary["metric"] == "perplexity"
+    initial, in_logs = _initial(base), base[0].summary.get("metric") == "perplexity"
     return None if initial is None else margin_of(initial, float(np.mean(_tests(base))), in_logs)
 
 
