@@ -6,7 +6,7 @@
 #   make test-sanitized: the native core's tests under AddressSanitizer and UndefinedBehaviorSanitizer; part of test-all
 #   make doctest    the examples in the docstrings    make lint       ruff: rules and format
 #   make types      mypy                              make coverage   test-all, then htmlcov/
-#   make docs       the documentation, in build/site  make results    docs/results.md from the published ledgers
+#   make docs       the documentation, in build/site  make results    pages and figures from the published ledgers
 #   make suite      build/suite.html: the report of the published ledgers
 #   make bench      step times and memory             make clean      remove what make made
 #
@@ -87,7 +87,7 @@ docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 results: $(READY)
-	$(BIN)/python -m critgrad.paper.results_page results/*.db.xz --out docs/results.md
+	$(BIN)/python -m critgrad.paper.results_page results/*.db.xz --out docs
 
 # In no comparison: what was withdrawn, searches and the tasks they chose, runs that only show that a task trains.
 NOT_IN_SUITE := withdrawn search every-task rare-tasks

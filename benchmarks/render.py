@@ -1,7 +1,7 @@
 """Markdown tables from the figures that ``step_time.py``, ``any_base.py`` and ``training_share.py`` wrote with ``--json``.
 
 python benchmarks/render.py benchmarks/results/h200_roberta_adam.json
-python benchmarks/render.py --write          # the tables between the markers in docs/performance.md, from all of them
+python benchmarks/render.py --write          # the tables between the markers in docs/performance.md and docs/cost.md
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
-PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE, COST = DOCS / "performance.md", DOCS / "cost.md"
 
 
 def step_table(report: dict[str, Any]) -> str:
@@ -90,16 +91,85 @@ def table(path: Path) -> str:
     return step_table(report) if "models" in report else share_table(report)
 
 
-def write() -> None:
-    """Fill in what stands between ``<!-- NAME -->`` and ``<!-- end -->`` on the page."""
-    text = PAGE.read_text()
-    for path in sorted(RESULTS.glob("*.json")):
-        begin, end = f"<!-- {path.stem} -->\n", "\n<!-- end -->"
+def read(name: str) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return report
+
+
+def milliseconds(seconds: dict[str, float] | None) -> str:
+    return "-" if seconds is None else f"{1000 * seconds['median']:.2f}"
+
+
+def cost_on_gpu() -> str:
+    """Each base alone, with an adding memory of 20 slots and with a damping one of 10: RoBERTa-base's shapes, ms."""
+    found: dict[str, dict[tuple[str, str], dict[str, float]]] = {}
+    names = {"sgd": "SGD", "sgdm": "SGD with momentum", "rmsprop": "RMSprop", "nadam": "NAdam"}
+    for name, label in names.items():
+        reports = [read(f"h200_roberta_{name}{of}") for of in ("", "_damping") if name != "nadam" or of]
+        for row in (row for report in reports for row in report["models"]["roberta"]):
+            kind = ("fisher" if row["aggr"] == "fisher" else "adding", row["memory"])
+            key = ("alone", "") if row["path"] == "torch foreach" else kind if row["path"] == "fused" else None
+            if key and "seconds" in row["result"]:
+                found.setdefault(label, {}).setdefault(key, row["result"]["seconds"])
+    report = read("h200_any_base")
+    for row in report["any_base"]:
+        cells = found.setdefault(row["base_name"], {})
+        cells.setdefault(("alone", ""), row["base"])
+        cells[("fisher" if row["aggr"] == "fisher" else "adding", row["memory"])] = row["with_memory"]
+    keys = [("alone", ""), ("adding", "float32"), ("fisher", "float32"), ("fisher", "bfloat16")]
+    out = [f"{report['machine']}; medians, ms.\n"]
+    out += ["| base | alone | adding, `topC=20` | damping, `topC=10` | the same, bfloat16 |", "|---|--:|--:|--:|--:|"]
+    for label, cells in found.items():
+        out.append(f"| {label} | " + " | ".join(milliseconds(cells.get(key)) for key in keys) + " |")
+    return "\n".join(out)
+
+
+def cost_on_cpu() -> str:
+    """Each base alone and with an adding memory of 5 slots, ms; two machines, which the first column names."""
+    out = ["| model | base | alone | adding, `topC=5` | times |", "|---|---|--:|--:|--:|"]
+    adam = read("cpu_adam_2_threads")
+    for model, rows in adam["models"].items():
+        alone = next(row for row in rows if row["path"] == "torch fused")
+        ours = next(row for row in rows if (row["path"], row["topC"], row["aggr"]) == ("fused", 5, "default"))
+        label = f"{model}, {rows[0]['values'] / 1e6:.1f} M in {rows[0]['tensors']} tensors (Xeon)"
+        times = [milliseconds(row["result"]["seconds"]) for row in (alone, ours)]
+        out.append(f"| {label} | Adam, fused | {' | '.join(times)} | {ours['result']['ratio']['median']:.2f} |")
+    report = read("cpu_any_base")
+    for row in report["any_base"]:
+        ratio = row["with_memory"]["median"] / row["base"]["median"]
+        times = [milliseconds(row[name]) for name in ("base", "with_memory")]
+        out.append(f"| {row['model']} (EPYC) | {row['base_name']} | {' | '.join(times)} | {ratio:.2f} |")
+    machines = f"Xeon: {adam['machine']}. EPYC: {report['machine']}. Medians, ms.\n"
+    return "\n".join([machines, *out])
+
+
+def filled(page: Path, tables: dict[str, str]) -> str:
+    """The page with what stands between ``<!-- NAME -->`` and ``<!-- end -->`` made anew."""
+    text = page.read_text()
+    for name, made in tables.items():
+        begin, end = f"<!-- {name} -->\n", "\n<!-- end -->"
         if begin not in text:
-            raise SystemExit(f"{PAGE.name} has no place for {path.name}")
+            raise SystemExit(f"{page.name} has no place for {name}")
         before, rest = text.split(begin, 1)
-        text = before + begin + table(path) + end + rest.split(end, 1)[1]
-    PAGE.write_text(text)
+        text = before + begin + made + end + rest.split(end, 1)[1]
+    return text
+
+
+def pages() -> dict[Path, str]:
+    """Both pages as they should be."""
+    notes = {path.stem: table(path) for path in sorted(RESULTS.glob("*.json"))}
+    costs = {
+        "cost_gpu": cost_on_gpu(),
+        "cost_cpu": cost_on_cpu(),
+        "cost_share": table(RESULTS / "h200_training_share.json"),
+    }
+    return {PAGE: filled(PAGE, notes), COST: filled(COST, costs)}
+
+
+def write() -> None:
+    """Fill them in."""
+    for page, text in pages().items():
+        page.write_text(text)
 
 
 def main() -> None:

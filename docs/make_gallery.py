@@ -107,7 +107,7 @@ WORDS = {
     "runtime": (
         "Time against topC",
         "Median time of `optimizer.step()` and of an epoch. The paper's own times grow with `topC`; here an adding memory "
-        "costs the same at any size ([why](performance.md)).",
+        "costs the same at any size ([why](performance.md#how-it-is-done)).",
     ),
     "spectrum": (
         "State per parameter",
@@ -300,8 +300,10 @@ HEAD = """\
 
 <!-- written by `python docs/make_gallery.py`; change it there -->
 
-The paper's analyses on digits and MNIST, with few seeds and short runs: pictures of how the memory behaves, not evidence
-for or against it. What counts as evidence is in [the protocol](protocol.md).
+In short: the paper's analyses on digits and MNIST, with few seeds and short runs. They are pictures of how the memory
+behaves, not evidence for or against it: how old its gradients are, how long beside the current one, what `topC` and `decay`
+do, what damping takes away, what a step costs. At `decay` .7 most gradients are accepted and the memory is nearly a moving
+window; towards 1 it grows old. What counts as evidence is in [the protocol](protocol.md).
 
 Each command runs what its ledger lacks and prints the numbers below; then one command draws all figures:
 

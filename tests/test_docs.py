@@ -25,7 +25,7 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 
 FENCE = re.compile(r"^(?:<!-- (not run): .+ -->\n+)?```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"(?<!\!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)|<img src=\"([^\"]+)\"")
+LINK = re.compile(r"(?<!\!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)|(?:<img src|srcset)=\"([^\"]+)\"")
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 
 
@@ -82,9 +82,66 @@ def test_the_check_of_links_sees_what_it_must(tmp_path):
     assert anchors(page) == {"one-two"}
 
 
-def test_the_menu_has_every_page():
-    menu = set(re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
-    assert menu == {str(page.relative_to(DOCS)) for page in PAGES if DOCS in page.parents}
+def test_the_menu_has_every_page_that_is_written_by_hand_behind_seven_doors():
+    text = (ROOT / "mkdocs.yml").read_text()
+    menu = set(re.findall(r": (\S+\.md)$", text, re.MULTILINE))
+    pages = {str(page.relative_to(DOCS)) for page in PAGES if DOCS in page.parents}
+    assert menu == {page for page in pages if not page.startswith("results/")} | {"results/README.md"}
+    assert len(re.findall(r"^  - \w+:$", text.split("nav:\n")[1].split("\n\n")[0], re.MULTILINE)) == 7
+
+
+def test_every_page_of_results_is_listed():
+    listed = set(links(DOCS / "results" / "README.md"))
+    made = {page.name for page in (DOCS / "results").glob("*.md")} - {"README.md"}
+    assert made == {link for link in listed if "/" not in link and "#" not in link}
+
+
+# -- size --------------------------------------------------------------------------------------------------------------
+
+
+def words(page: Path) -> int:
+    """As ``wc -w`` counts them, code not among them."""
+    return len(FENCE.sub("", page.read_text(encoding="utf-8")).split())
+
+
+@pytest.mark.parametrize("page, most", [("README.md", 800), ("docs/results.md", 1500), ("CONTRIBUTING.md", 500)])
+def test_what_is_read_first_stays_short(page, most):
+    assert words(ROOT / page) <= most
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "results").glob("*.md")), ids=name)
+def test_generated_pages_can_be_read(page):
+    assert words(page) <= 4000
+
+
+@pytest.mark.parametrize("page", [DOCS / "results.md", *sorted((DOCS / "results").glob("*.md"))], ids=name)
+def test_no_cell_of_a_generated_table_is_long(page):
+    rows = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+    cells = [cell.strip() for row in rows for cell in re.split(r"(?<!\\)\|", row)]
+    assert max(map(len, cells), default=0) <= 120, max(cells, key=len)
+
+
+def opens_with_a_summary(page: Path) -> bool:
+    """Whether the first paragraph of prose begins with "In short" or "In five lines"."""
+    paragraphs = COMMENT.sub("", page.read_text(encoding="utf-8")).split("\n\n")
+    first = next(text.strip() for text in paragraphs if text.strip() and not text.strip().startswith("#"))
+    return first.startswith(("In short:", "In five lines:"))
+
+
+def test_long_pages_open_with_a_summary():
+    by_hand = [page for page in PAGES if page.parent == DOCS and page.name != "results.md"]
+    long = [page for page in by_hand if words(page) > 1500]
+    assert long
+    assert not [name(page) for page in long if not opens_with_a_summary(page)]
+
+
+def test_the_words_are_better_worse_same_and_open():
+    house = re.compile(r"\b(ties? by the rule|a tie|ties|not seen|F-rival)\b", re.IGNORECASE)
+    names_of_arms = {DOCS / "protocol.md": {"F-rival"}, DOCS / "research.md": {"F-rival"}}  # as registrations have them
+    for page in PAGES:
+        if page.name != "CHANGELOG.md":
+            found = set(house.findall(FENCE.sub("", page.read_text(encoding="utf-8"))))
+            assert not found - names_of_arms.get(page, set()), name(page)
 
 
 # -- code --------------------------------------------------------------------------------------------------------------
@@ -179,14 +236,18 @@ def test_a_wrong_option_is_noticed():
 # -- the gallery -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def gallery():
-    spec = importlib.util.spec_from_file_location("make_gallery", DOCS / "make_gallery.py")
+def script(path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A script as a module."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
-    sys.modules["make_gallery"] = module  # dataclasses look their module up
+    monkeypatch.setitem(sys.modules, path.stem, module)  # dataclasses look their module up
     spec.loader.exec_module(module)
-    yield module
-    del sys.modules["make_gallery"]
+    return module
+
+
+@pytest.fixture
+def gallery(monkeypatch):
+    return script(DOCS / "make_gallery.py", monkeypatch)
 
 
 def test_the_gallery_shows_every_analysis_and_names_its_command(gallery):
@@ -218,6 +279,19 @@ def test_every_public_name_has_its_place_in_the_reference():
         for public in module.__all__:
             if not public.startswith("__"):
                 assert re.search(rf"\b{re.escape(public)}\b", text), f"{module.__name__}.{public}"
+
+
+def test_the_reference_can_be_read_in_a_clone(monkeypatch):
+    api = script(DOCS / "make_api.py", monkeypatch)
+    for page in sorted((DOCS / "api").glob("*.md")):
+        assert page.read_text() == api.made_anew(page.read_text()), f"{name(page)}: python docs/make_api.py"
+        assert len(api.names(page.read_text())) > 0
+
+
+def test_the_tables_of_times_are_what_was_measured(monkeypatch):
+    render = script(ROOT / "benchmarks" / "render.py", monkeypatch)
+    for page, text in render.pages().items():
+        assert page.read_text() == text, f"{name(page)}: python benchmarks/render.py --write"
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "train": "Train once; checkpointed each epoch, resumable, written to the ledger.",
         "sweep": "Run a whole track; what the ledger has is not run again, so a killed sweep goes on with the same "
         "command.",
-        "search": "Screens of variants with few runs each: every variant is listed, losers too.",
+        "search": "Read the screens of variants with few runs each: every variant is listed, losers too.",
         "batch": "Run the sweeps and analyses of a file one after the other, by the same workers.",
     },
     LOOK: {
@@ -240,18 +240,11 @@ def _sweep(p: ArgumentParser) -> None:
 
 
 def _search(p: ArgumentParser) -> None:
-    p.add_argument("task", help="a task of the search (TASK@tiny: a few short runs)")
-    p.add_argument("--name", default="damping-variants", help="of the file that says what is tried (paper/searches)")
-    p.add_argument(
-        "--confirm", action="store_true", help="run the best, and what they are held against, on other seeds"
-    )
-    p.add_argument("--table", action="store_true", help="run nothing, print what the ledger has")
+    p.add_argument("task", help="a task of the search")
+    p.add_argument("--name", default="damping-variants", help="of the file that says what was tried (paper/searches)")
+    p.add_argument("--table", action="store_true", help="print what the ledger has: what is done anyway")
+    p.add_argument("--confirm", action="store_true", help=argparse.SUPPRESS)  # of the time when searches were run
     p.add_argument("--families", help="with commas: Adam,SGDM (default: all of the search)")
-    p.add_argument("--retry", action="store_true", help="run the trials that failed once more")
-    p.add_argument("--workers", type=int, default=1, help="processes; more than one for a search in the single engine")
-    _bank(p)
-    _budget(p)
-    _device(p)
     _ledger(p)
 
 

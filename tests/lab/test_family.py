@@ -19,7 +19,7 @@ LR, BETAS, DECAY, EPS = 0.03, (0.9, 0.99), 0.1, 1e-12
 
 FAMILY = (
     *("AdamW", "NesterovAdamW", "NAdamW", "AdamW_C", "AdamW_F", "Adam_CM", "AdEMAMix", "MARS", "Cautious", "GrokFast"),
-    *("AggMo", "Lion", "ScheduleFree", "AdamWScheduleFree", "Muon", "Muon_F"),
+    *("AggMo", "Lion", "AdamWScheduleFree", "Muon", "Muon_F"),
 )
 
 
@@ -52,6 +52,24 @@ def walked(make, shapes=((4, 3), (5,)), grads=None):
 
 def of(name, **hyper):
     return lambda params: settled(TRAINED[name], {"lr": LR, **hyper}, params)
+
+
+class ScheduleFree:
+    """``z`` takes Adam's steps without momentum, ``x`` is the mean of all ``z``, gradients are those of the point between."""
+
+    def __init__(self, params, lr, beta1, beta2, eps):
+        self.params, self.lr, self.beta1, self.beta2, self.eps, self.steps = params, lr, beta1, beta2, eps, 0
+        self.z, self.x = ([p.detach().clone() for p in params] for _ in range(2))
+        self.v = [torch.zeros_like(p) for p in params]
+
+    @torch.no_grad()
+    def step(self):
+        self.steps += 1
+        for p, z, x, v in zip(self.params, self.z, self.x, self.v):
+            v.lerp_(p.grad.square(), 1 - self.beta2)
+            z.sub_(self.lr * p.grad / ((v / (1 - self.beta2**self.steps)).sqrt() + self.eps))
+            x.lerp_(z, 1 / self.steps)
+            p.copy_(z.lerp(x, self.beta1))
 
 
 ADAMW = {"betas": BETAS, "weight_decay": DECAY, "eps": EPS}
@@ -88,8 +106,8 @@ REDUCTIONS = {
         of("AdamW", betas=(0.0, 0.99), weight_decay=DECAY, eps=EPS),
     ),
     "AggMo with one decay": (of("AggMo", betas=(0.9,)), of("SGDM")),
-    "the lab's schedule-free, and the authors', constant rate": (
-        of("ScheduleFree", betas=BETAS, eps=EPS),
+    "schedule-free by its paper's equations, constant rate": (
+        lambda params: ScheduleFree(params, LR, *BETAS, EPS),
         of("AdamWScheduleFree", betas=BETAS, eps=EPS),
     ),
     "Muon without a memory": (of("Muon_F", topC=0), of("Muon")),

@@ -97,7 +97,7 @@ def test_differences_are_paired_and_positive_is_better():
     assert list(found) == ["base", "C", "C-step"]
     assert found["base"].comparison is None
     assert found["C"].comparison.difference == pytest.approx(1.05)
-    assert found["C"].comparison.verdict == "win"
+    assert found["C"].comparison.verdict == "better"
     # The spread over seeds is large, the spread of the differences is not.
     assert found["C"].test.half_width > 1 > found["C"].comparison.high - found["C"].comparison.low
     assert found["C"].comparison.poi == 1
@@ -108,7 +108,7 @@ def test_where_lower_is_better_the_same_numbers_are_a_loss():
     defaults = small("ptb-lstm@tiny")
     found = by_arm(defaults, 6, made_up(defaults, 6, VALUES))
     assert found["C"].comparison.difference == pytest.approx(-1.05)
-    assert found["C"].comparison.verdict == "loss"
+    assert found["C"].comparison.verdict == "worse"
 
 
 def test_only_seeds_that_both_have_are_compared():
@@ -160,8 +160,8 @@ def test_a_base_that_learns_nothing_sets_no_target():
 
 def test_step_times_are_told_against_the_base():
     found = by_arm(small(), 6, made_up(small(), 6, VALUES))
-    assert found["base"].step_ratio == 1
-    assert found["C"].step_ratio == pytest.approx(3)
+    assert found["base"].cost.to_base == 1
+    assert found["C"].cost.to_base == pytest.approx(3)
 
 
 @pytest.mark.parametrize("width, dropped", [(80, True), (140, False)])

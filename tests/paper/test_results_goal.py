@@ -11,6 +11,7 @@ import pytest
 from critgrad.lab.stats import Interval
 from critgrad.paper.results_page.findings import Findings, gather
 from critgrad.paper.results_page.goal import NINE, GoalCell, _at_equal_time, _line, _value_after, cells
+from critgrad.paper.results_page.judged import families, replaced
 from critgrad.paper.results_page.rules import HOLDS, NOT_SEEN, NOT_TESTED, six_wins
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -66,13 +67,13 @@ def test_the_epochs_by_the_timed_runs_of_each_seed_stand_around_those_by_their_m
 
 
 def test_a_task_is_won_at_equal_wall_clock_too_or_not_at_all() -> None:
-    win: Any = SimpleNamespace(verdict="win")
-    tie: Any = SimpleNamespace(verdict="tie")
+    better: Any = SimpleNamespace(verdict="better")
+    undecided: Any = SimpleNamespace(verdict="open")
     above, around = Interval(1.0, 0.5, 1.5, 7), Interval(0.1, -0.5, 0.7, 7)
-    assert GoalCell("ptb-lstm", "Adam", found=win, clock=above).won is True
-    assert GoalCell("ptb-lstm", "Adam", found=win, clock=around).won is False
-    assert GoalCell("ptb-lstm", "Adam", found=win).won is None
-    assert GoalCell("ptb-lstm", "Adam", found=tie, clock=above).won is False
+    assert GoalCell("ptb-lstm", "Adam", found=better, clock=above).won is True
+    assert GoalCell("ptb-lstm", "Adam", found=better, clock=around).won is False
+    assert GoalCell("ptb-lstm", "Adam", found=better).won is None
+    assert GoalCell("ptb-lstm", "Adam", found=undecided, clock=above).won is False
     assert GoalCell("ptb-lstm", "Adam").won is None
     assert GoalCell("multiwoz-roberta", "Adam").won is False
 
@@ -80,8 +81,8 @@ def test_a_task_is_won_at_equal_wall_clock_too_or_not_at_all() -> None:
 def test_a_win_that_single_timed_runs_would_take_back_says_so() -> None:
     above, around = Interval(1.0, 0.5, 1.5, 7), Interval(0.1, -0.5, 0.7, 7)
     row = {"difference": 1.0, "low": 0.5, "high": 1.5, "n": 7, "p_holm": 0.01, "arm": "NAdam_F", "rival": "Adam"}
-    win: Any = SimpleNamespace(verdict="win", **row)
-    tie: Any = SimpleNamespace(verdict="tie", **row)
+    better: Any = SimpleNamespace(verdict="better", **row)
+    undecided: Any = SimpleNamespace(verdict="open", **row)
 
     def shown(found: Any, clock: Interval, others: dict[int, Interval]) -> tuple[bool | None, str, str]:
         cell = GoalCell("ptb-lstm", "Adam", found=found, clock=clock, epochs=(18, 20), around=others)
@@ -89,17 +90,17 @@ def test_a_win_that_single_timed_runs_would_take_back_says_so() -> None:
         return cell.won, line[5].partition(" (")[2].rstrip(")"), line[6]
 
     single = "18 epochs for 20; 17 to 19 by single timed runs"
-    assert shown(win, above, {}) == (True, "18 epochs for 20", "yes")
-    assert shown(win, above, {18: above}) == (True, "18 epochs for 20; 18 by single timed runs", "yes")
-    assert shown(win, above, {17: above, 18: above, 19: above}) == (True, single, "yes")
-    found = shown(win, above, {17: around, 18: above, 19: above})
-    assert found == (True, f"{single}; not at 17", "won, but not at 17 epochs")
-    assert shown(win, around, {17: around, 18: around, 19: above}) == (
+    assert shown(better, above, {}) == (True, "18 epochs for 20", "yes")
+    assert shown(better, above, {18: above}) == (True, "18 epochs for 20; 18 by single timed runs", "yes")
+    assert shown(better, above, {17: above, 18: above, 19: above}) == (True, single, "yes")
+    found = shown(better, above, {17: around, 18: above, 19: above})
+    assert found == (True, f"{single}; not at 17", "yes, but not at 17 epochs")
+    assert shown(better, around, {17: around, 18: around, 19: above}) == (
         False,
         f"{single}; at 19",
         "no, but at 19 epochs",
     )
-    assert shown(tie, above, {17: around, 18: above, 19: above}) == (False, single, "no")
+    assert shown(undecided, above, {17: around, 18: above, 19: above}) == (False, single, "no")
 
 
 def test_the_verdict_waits_for_both_families() -> None:
@@ -115,14 +116,18 @@ def published() -> Findings:
 
 
 def test_what_was_asked_again_stands_in_the_first_ones_place_and_nothing_else_of_it_goes(published: Findings) -> None:
-    rows = {row.family: row for row in published.of_winners if row.task == "ptb-lstm@b420"}
+    judged = [found for role in ("F-rival", "F-tensor") for found in families(published)[role].rows]
+    rows = {found.row.family: found.row for found in judged if found.row.task == "ptb-lstm@b420"}
     names = {cell.family: cell.name for cell in cells(published) if cell.task == "ptb-lstm"}
     experiments = {outcome.name: outcome for outcome in published.outcomes}
     for family, name in (("Adam", "ptb-lstm@b420+finer"), ("SGDM", "ptb-lstm@b420")):
         arms = {row.family: row for row in experiments[name].primary}
         assert names[family] == name
         assert rows[f"{family}_F-rival"].difference == arms[f"{family}_F-rival"].difference
-    assert len(published.of_winners) == len({(row.task, row.family) for row in published.of_winners})
+    assert len(judged) == len({(found.row.task, found.row.family) for found in judged})
+    assert [(found.outcome.name, found.row.family) for found in replaced(published)] == [
+        ("ptb-lstm@b420", "Adam_F-rival")
+    ]
 
 
 def test_the_published_table_has_every_task_with_both_families_and_both_numbers_where_it_was_timed(

@@ -155,7 +155,7 @@ def optimizers(args: Namespace, starred: Sequence[str] = (), star: str = "") -> 
     from critgrad.memory.options import AGGREGATIONS
     from critgrad.memory.policies import POLICIES
 
-    from .train.optimizers import OPTIMIZERS, TRAINED
+    from .train.optimizers import OPTIMIZERS
 
     made = table(None, "optimizer", "family", "role", "arguments", "what it is")
     for recipe in OPTIMIZERS.values():
@@ -163,8 +163,6 @@ def optimizers(args: Namespace, starred: Sequence[str] = (), star: str = "") -> 
         made.add_row(recipe.name + mark, recipe.family, recipe.role, _pairs(recipe.defaults), recipe.summary)
     made.put()
     prose(f"\n{star}Every argument is an option: --opt NAME=VALUE.")
-    tried = [name for name in TRAINED if name not in OPTIMIZERS]
-    prose("Being tried, and taken by critgrad train, too: " + ", ".join(tried))
     prose("policy: " + ", ".join(POLICIES))
     prose("aggr: " + ", ".join(AGGREGATIONS))
     return 0

@@ -94,6 +94,20 @@ def _code(outcome: Any) -> int:
     return 130 if outcome.interrupted else 1 if outcome.failed else 0
 
 
+def _jobs(args: Namespace) -> dict[str, Any]:
+    """How jobs are run, as the command line says."""
+    return {
+        "executor": args.executor,
+        "options": pairs(args.executor_opt, "--executor-opt"),
+        "workers": args.workers,
+        "device": default_device(args.device),
+        "checkpoints": checkpoint_folder(args.ledger),
+        "retry_failed": args.retry,
+        "bank_size": args.bank_size,
+        "trial_timeout": args.trial_timeout,
+    }
+
+
 def sweep(args: Namespace, **of_batch: Any) -> int:
     """Run a whole track; what the ledger has is not run again, so a killed sweep goes on with the same command."""
     from critgrad.lab.ledger import Ledger
@@ -101,7 +115,6 @@ def sweep(args: Namespace, **of_batch: Any) -> int:
     if args.write_defaults and args.track != "fair":
         raise LabError(f"Invalid --write-defaults with --track {args.track}: defaults come from the fair track alone")
     part, chosen = commands.parse_shard(args.shard), commands.family_names(args.families)
-    where = default_device(args.device)
     made = commands.make_track(
         args.task,
         args.track,
@@ -123,15 +136,8 @@ def sweep(args: Namespace, **of_batch: Any) -> int:
                 seconds=args.seconds,
                 untimed=args.untimed,
                 on_event=on_event,
-                executor=args.executor,
-                options=pairs(args.executor_opt, "--executor-opt"),
-                workers=args.workers,
-                device=where,
-                checkpoints=checkpoint_folder(args.ledger),
-                retry_failed=args.retry,
-                bank_size=args.bank_size,
                 deterministic=args.deterministic,
-                trial_timeout=args.trial_timeout,
+                **_jobs(args),
                 **of_batch,
             )
         say(outcome.text)
@@ -164,36 +170,19 @@ def _print_track(made: Any, book: Any, families: Sequence[str] | None, write: bo
 
 
 def search(args: Namespace) -> int:
-    """Screens of many variants with few runs each: every variant is listed, losers too; what can still be run is."""
+    """Screens of many variants with few runs each, as they were published: every variant is listed, losers too."""
     from critgrad.lab.ledger import Ledger
 
-    from .search import standings
+    from .search import SearchTrack, find, standings
+    from .search.file import LAST_RUN
     from .tables import print_standings
 
-    track, chosen = commands.make_search(args.task, args.name, confirm=args.confirm, families=args.families)
-    if not args.table:
-        track.search.require_runnable()
-    outcome = None
-    where = "cpu" if args.table else default_device(args.device)
-    with Ledger.open(args.ledger, write=not args.table, create=not args.table) as book:
-        if not args.table:
-            say(f"{args.name} on {args.task}: {track.total} runs in all")
-            with shown(f"{args.task} {args.name}") as on_event:
-                outcome = commands.sweep(
-                    track,
-                    book,
-                    families=chosen,
-                    seconds=args.seconds,
-                    on_event=on_event,
-                    executor="inline" if args.workers in (None, 1) else "local",
-                    workers=args.workers or 1,
-                    device=where,
-                    bank_size=args.bank_size,
-                    retry_failed=args.retry,
-                )
-            say(outcome.text)
+    track = SearchTrack(find(args.name, args.task))
+    chosen = commands.family_names(args.families, track.search.families)
+    with Ledger.open(args.ledger) as book:
         print_standings(standings(track, book), chosen)
-    return 0 if outcome is None else _code(outcome)
+    prose(f"None of the variants was better: searches are read, and no longer run. Commit {LAST_RUN} can run them.")
+    return 0
 
 
 def compare(args: Namespace) -> int:
@@ -267,7 +256,6 @@ def analyze(args: Namespace, **of_batch: Any) -> int:
         print_decomposition(decompose(args.ledger, args.task or "digits-mlp"))
         return 0
     options = Options(args.seeds, pairs(args.set, "--set"), args.engine or "single", args.optimizer, args.lines)
-    where = default_device(args.device)
     with Ledger.open(args.ledger, write=True, create=True) as book, shown(args.name) as on_event:
         found = commands.analyze(
             args.name,
@@ -275,15 +263,8 @@ def analyze(args: Namespace, **of_batch: Any) -> int:
             options,
             book,
             on_event=on_event,
-            device=where,
-            checkpoints=checkpoint_folder(args.ledger),
-            executor=args.executor,
-            executor_options=pairs(args.executor_opt, "--executor-opt"),
-            workers=args.workers,
-            bank_size=args.bank_size,
             seconds=args.seconds,
-            retry_failed=args.retry,
-            trial_timeout=args.trial_timeout,
+            **_jobs(args),
             **of_batch,
         )
     if found.outcome is not None:

@@ -22,9 +22,7 @@ from critgrad.lab.train.optimizers import recipe_of
 from .protocol import Registration, chosen_hyper, fair, find, paper_best, paper_grid, registered
 from .protocol.families import FAMILIES
 from .protocol.tracks import Fair, PaperTrack
-from .search import SearchTrack
 from .search import file as search_file
-from .search import find as find_search
 
 OnEvent = Callable[[Event], None]
 TIMING = "analysis:timing"  # the purpose of runs that are made for their times
@@ -114,8 +112,8 @@ def _fresh(registration: Registration, seeds: int) -> tuple[int, ...]:
     return (*known, *range(max(known) + 1, max(known) + 1 + seeds - len(known)))
 
 
-def family_names(text: str | None) -> tuple[str, ...] | None:
-    """``SGD,Adam`` as names; ``None`` for all.
+def family_names(text: str | None, known: Sequence[str] = FAMILIES) -> tuple[str, ...] | None:
+    """``SGD,Adam`` as names of families that are ``known``; ``None`` for all.
 
     >>> family_names("SGD, Adam")
     ('SGD', 'Adam')
@@ -124,8 +122,8 @@ def family_names(text: str | None) -> tuple[str, ...] | None:
         return None
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     for name in names:
-        if name not in FAMILIES:
-            raise LabError(f"Invalid family: {name!r}, expected some of {', '.join(FAMILIES)}")
+        if name not in known:
+            raise LabError(f"Invalid family: {name!r}, expected some of {', '.join(known)}")
     return names
 
 
@@ -136,21 +134,8 @@ def families_only(planned: Sequence[Planned], families: Sequence[str] | None) ->
     return [item for item in planned if any(role.family in families for role in item.roles)]
 
 
-def make_search(
-    task: str, name: str, *, confirm: bool = False, families: str | None = None
-) -> tuple[SearchTrack, tuple[str, ...] | None]:
-    """A search on a task, and the families of it that were asked for (with commas; ``None``: all)."""
-    task_of(task)
-    track = SearchTrack(find_search(name, task), confirm)
-    chosen = tuple(dict.fromkeys(part.strip() for part in (families or "").split(",") if part.strip()))
-    for family in chosen:
-        if family not in track.search.families:
-            raise LabError(f"Invalid family: {family!r}, expected some of {', '.join(track.search.families)}")
-    return track, chosen or None
-
-
 def sweep(
-    track: Fair | PaperTrack | SearchTrack,
+    track: Fair | PaperTrack,
     book: Ledger,
     *,
     shard: tuple[int, int] = (1, 1),
@@ -168,7 +153,7 @@ def sweep(
     for them, to a later sweep that has the machine to itself. ``failed`` counts what has failed before, too, and keeps the
     track from its end.
     """
-    if isinstance(track, (Fair, SearchTrack)):
+    if isinstance(track, Fair):
         record(book, track.registration)
     began = time.monotonic()
     before = _done_before(track, book, shard, families)
@@ -215,12 +200,10 @@ def sweep(
     return JobsOutcome(done, failed, before, len(todo), time.monotonic() - began, interrupted)
 
 
-def _done_before(
-    track: Fair | PaperTrack | SearchTrack, book: Ledger, shard: tuple[int, int], families: Sequence[str] | None
-) -> int:
+def _done_before(track: Fair | PaperTrack, book: Ledger, shard: tuple[int, int], families: Sequence[str] | None) -> int:
     """Runs of the track that the ledger has already."""
     rows = book.rows(task=track.task, track=track.name)
-    if isinstance(track, (Fair, SearchTrack)):
+    if isinstance(track, Fair):
         mine = {row.key for row in rows if row.trial.registration == track.registration.hash}
     else:
         mine = {trial.key for setting in track.settings for trial in track.trials(setting)}
@@ -253,16 +236,14 @@ class Analysed:
 def analyze(
     name: str,
     task: str | None,
-    options: Any,
+    asked: Any,
     book: Ledger,
     *,
-    on_event: OnEvent | None = None,
     workers: int | None = None,
     kept: KeptExecutor | None = None,
-    executor_options: Mapping[str, Any] | None = None,
     **jobs: Any,
 ) -> Analysed:
-    """Run what an analysis lacks and collect its numbers. ``options`` is an ``analyses.Options``; ``jobs``, ``kept`` as in
+    """Run what an analysis lacks and collect its numbers. ``asked`` is an ``analyses.Options``; ``jobs``, ``kept`` as in
     ``sweep``.
     """
     from .analyses import ANALYSES
@@ -271,14 +252,14 @@ def analyze(
         raise LabError(f"Invalid analysis: {name!r}, expected one of {', '.join([*ANALYSES, 'decompose'])}")
     analysis = ANALYSES[name]
     where = task or analysis.tasks[0]
-    task_of(where, options.settings)
+    task_of(where, asked.settings)
     if analysis.measure is not None:
         data = analysis.measure(where)
         book.put_analysis(name, where, "", data, {}, [])
         return Analysed(data)
-    keys = {item.trial.key for item in analysis.trials(where, options)}
-    _check_bank(where, options.engine)
-    planned = analysis.plan(book, where, options)
+    keys = {item.trial.key for item in analysis.trials(where, asked)}
+    _check_bank(where, asked.engine)
+    planned = analysis.plan(book, where, asked)
     outcome = None
     if planned:
         # Runs that are timed must not share the machine with one another.
@@ -286,16 +267,7 @@ def analyze(
         if analysis.timed and kept is not None:
             kept.close()
             kept = None
-        outcome = run_jobs(
-            planned,
-            book,
-            on_event=on_event,
-            workers=workers,
-            eager=analysis.timed,
-            kept=kept,
-            options=executor_options,
-            **jobs,
-        )
+        outcome = run_jobs(planned, book, workers=workers, eager=analysis.timed, kept=kept, **jobs)
     # Runs of other settings may stand beside these: they belong to other figures.
     rows = [row for row in analysis.rows(book, where) if row.key in keys]
     data = analysis.collect(where, rows) if rows else {}

@@ -7,14 +7,15 @@ committed file (``lab/defaults``); the seeds are other ones than the sweep's tun
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from critgrad.lab.ledger import Planned, Role, Row
 from critgrad.lab.ledger.reach import Reach, reach, speedups
+from critgrad.lab.report.costs import cost_of
+from critgrad.lab.report.panels import PanelArm
 from critgrad.lab.run.spec import Trial
-from critgrad.lab.stats import Comparison, Interval, Pair, Speedup, judge, mean_interval, target_value
+from critgrad.lab.stats import Pair, judge, margin_of, mean_interval, target_value
 from critgrad.lab.tasks import task_of
 
 from .protocol.defaults import Default, Defaults
@@ -23,25 +24,6 @@ TRACK = "compare"
 # Beside the three: what tells a memory's gain from a larger step, from momentum, and from another tuned optimizer.
 ARMS = ("base", "C", "F", "rival", "C-step", "F-step")
 FIRST_SEED = 500  # far from the seeds that tuned (and reported) in the sweep
-
-
-@dataclass(frozen=True)
-class CompareLine:
-    """One arm in the verdict table."""
-
-    family: str
-    arm: str
-    label: str
-    optimizer: str
-    hyper: dict[str, object]
-    test: Interval
-    diverged: int
-    comparison: Comparison | None  # with the family's base
-    reach: Reach | None  # in epochs
-    speedup: Speedup | None  # over the family's base, in epochs
-    step_ms: float | None
-    step_ratio: float | None  # to the base's step, in this run
-    rows: tuple[Row, ...]
 
 
 def planned(defaults: Defaults, families: Sequence[str], seeds: int, arms: Sequence[str] = ARMS) -> list[Planned]:
@@ -63,12 +45,12 @@ def _trial(defaults: Defaults, arm: Default, seed: int) -> Trial:
     return Trial(defaults.task, arm.optimizer, arm.hyper, seed, defaults.settings, "single")
 
 
-def lines(defaults: Defaults, families: Sequence[str], seeds: int, rows: Sequence[Row]) -> list[CompareLine]:
+def lines(defaults: Defaults, families: Sequence[str], seeds: int, rows: Sequence[Row]) -> list[PanelArm]:
     """The verdict table: each arm against its family's base, on the seeds that both have."""
     by_key = {row.key: row for row in rows}
     higher = task_of(defaults.task).metric.higher_is_better
     wanted = range(FIRST_SEED, FIRST_SEED + seeds)
-    out: list[CompareLine] = []
+    out: list[PanelArm] = []
     for family in families:
         found: dict[str, tuple[Default, list[Row]]] = {}
         for arm in defaults.arms:
@@ -91,13 +73,13 @@ def _paired(rows: Sequence[Row], others: Sequence[Row]) -> tuple[list[Row], list
 
 def _family_lines(
     defaults: Defaults, family: str, found: dict[str, tuple[Default, list[Row]]], higher: bool
-) -> list[CompareLine]:
+) -> list[PanelArm]:
     base = found["base"][1]
-    target = _target(base, higher)
+    target, margin = _target(base, higher), _margin(base)
     epochs = int(defaults.settings.get("epochs", task_of(defaults.task).epochs))
     both = {name: _paired(rows, base) for name, (_, rows) in found.items()}
     pairs = [
-        Pair(defaults.task, family, found[name][0].label, family, _tests(mine), _tests(theirs), higher)
+        Pair(defaults.task, family, found[name][0].label, family, _tests(mine), _tests(theirs), higher, margin=margin)
         for name, (mine, theirs) in both.items()
         if name != "base" and mine
     ]
@@ -106,46 +88,47 @@ def _family_lines(
     def times(rows: Sequence[Row]) -> dict[str, Reach]:
         return reach(rows, target, higher, epochs) if target is not None and rows else {}
 
-    base_ms = _step_ms(base)
-    out = []
-    for name in [arm for arm in ARMS if arm in found]:
-        arm, rows = found[name]
-        step_ms = _step_ms(rows)
-        out.append(
-            CompareLine(
-                family,
-                name,
-                arm.label,
-                arm.optimizer,
-                arm.hyper,
-                mean_interval(_tests(rows)),
-                sum(bool(row.summary["diverged"]) for row in rows),
-                judged.get(arm.label),
-                times(rows).get("epochs"),
-                speedups(*map(times, both[name])).get("epochs") if name != "base" else None,
-                step_ms,
-                step_ms / base_ms if step_ms and base_ms else None,
-                tuple(rows),
-            )
+    return [
+        PanelArm(
+            family,
+            name,
+            found[name][0].label,
+            found[name][0].optimizer,
+            found[name][0].hyper,
+            tuple(rows),
+            mean_interval(_tests(rows)),
+            sum(bool(row.summary["diverged"]) for row in rows),
+            judged.get(found[name][0].label),
+            speedups(*map(times, both[name])).get("epochs") if name != "base" else None,
+            times(rows).get("epochs"),
+            cost_of(rows, base),
         )
-    return out
+        for name in ARMS
+        if name in found
+        for rows in [found[name][1]]
+    ]
 
 
 def _target(base: Sequence[Row], higher: bool) -> float | None:
     """The sweep's target rule, with the base's runs that are here: an arm is compared, never tuned, on them."""
-    initial = [row.summary["initial_valid"] for row in base if row.summary["initial_valid"] is not None]
-    if not initial:
-        return None
+    initial = _initial(base)
     try:
-        return target_value(float(np.median(initial)), [row.summary["valid"] for row in base], higher)
+        return None if initial is None else target_value(initial, [row.summary["valid"] for row in base], higher)
     except ValueError:  # the base has learnt nothing
         return None
 
 
+def _initial(base: Sequence[Row]) -> float | None:
+    """The median value before training."""
+    found = [row.summary["initial_valid"] for row in base if row.summary["initial_valid"] is not None]
+    return float(np.median(found)) if found else None
+
+
+def _margin(base: Sequence[Row]) -> float | None:
+    """The difference below which two values are the same: a share of what the base learns."""
+    initial, in_logs = _initial(base), base[0].summary.get("metric") == "perplexity"
+    return None if initial is None else margin_of(initial, float(np.mean(_tests(base))), in_logs)
+
+
 def _tests(rows: Sequence[Row]) -> list[float]:
     return [float(row.summary["test"]) for row in rows]
-
-
-def _step_ms(rows: Sequence[Row]) -> float | None:
-    known = [row.summary["step_ms"] for row in rows if row.summary.get("step_ms") is not None]
-    return float(np.median(known)) if known else None

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from critgrad.lab.report.panels import PanelArm
+from critgrad.lab.report.table import Table
 from critgrad.lab.screen.console import coloured, say, show, table, width
-from critgrad.lab.stats import Comparison, Interval, unreachable
+from critgrad.lab.stats import Comparison, Interval
 from critgrad.lab.words import interval_text, listed
 
-from .compare import CompareLine
-from .protocol.paper_values import RUN_TIME_TOPC
 from .protocol.records import Decomposition, Outcome
 from .protocol.tracks import Found
+from .report.analysis_figures import DRAW
+from .report.verdict_tables import arm_table, comparison_table
 from .search import Standings
 from .search.standings import HEADS, cells, confirmed_text
 
-COLOURS = {"win": "green", "loss": "red", "tie": "", "not tested": ""}
+COLOURS = {"better": "green", "worse": "red"}
 
 
 def difference_text(found: Comparison) -> str:
@@ -26,14 +28,13 @@ def difference_text(found: Comparison) -> str:
 
 def verdict_text(found: Comparison) -> str:
     """The verdict in its colour."""
-    word = found.shown
-    return coloured(word, COLOURS.get(word, "yellow"))
+    return coloured(found.shown, COLOURS.get(found.shown, ""))
 
 
 WIDE = 100  # columns; a narrower terminal gets the verdict table without what can be read elsewhere
 
 
-def print_compare(lines: Sequence[CompareLine], metric: str) -> None:
+def print_compare(lines: Sequence[PanelArm], metric: str) -> None:
     """The verdict table of ``critgrad compare``, one block per family."""
     wide = width() >= WIDE
     heads = {"optimizer": "left", "lr": "right", f"test {metric}": "right", "minus base": "right", "verdict": "left"}
@@ -54,9 +55,26 @@ def print_compare(lines: Sequence[CompareLine], metric: str) -> None:
             "P(better)": f"{compared.poi:.2f}" if compared else "",
             "to target": "" if reached is None else show(reached.median, 3) if reached.median else "not reached",
             "sooner": line.speedup.text if line.speedup else "",
-            "step": "" if line.step_ratio is None else f"{line.step_ratio:.2f}x",
+            "step": f"{line.cost.to_base:.2f}x" if line.cost and line.cost.to_base else "",
         }
         made.add_row(*[cells[head] for head in shown])
+    made.put()
+
+
+def put(found: Table, *heads: str, title: str | None = None) -> None:
+    """A table of the page on the terminal: all its columns, or those that are named."""
+    names = [name for name, _ in found.heads]
+    shown = [names.index(head) for head in heads] if heads else range(len(names))
+    numbers = [
+        i
+        for i in shown
+        if sum(row[i].sort is not None and not row[i].css for row in found.cells) * 2 > len(found.cells)
+    ]
+    made = table(
+        found.title if title is None else title, *(names[i] for i in shown), right=tuple(names[i] for i in numbers)
+    )
+    for row in found.cells:
+        made.add_row(*(coloured(row[i].text, COLOURS.get(row[i].css.removeprefix("badge "), "")) for i in shown))
     made.put()
 
 
@@ -66,27 +84,16 @@ def print_outcome(outcome: Outcome, families: Sequence[str] | None = None) -> No
         # Runs are counted over all families: beside "0 to do" of those asked for, that must be said.
         warning += " (all families)" if families and warning == outcome.to_go else ""
         say(warning, "yellow")
-    made = table(
-        f"{outcome.name}: {outcome.runs} runs",
-        "arm",
-        "chosen",
-        f"test {outcome.registration.metric}",
-        "diverged",
-        "epochs to target",
-        right=("diverged", "epochs to target"),
-    )
-    for row in outcome.arms:
-        reached = row.reach.get("epochs")
-        median = None if reached is None else reached.median
-        made.add_row(
-            row.label,
-            listed(dict(row.hyper)) + "".join(f" ({name} at the {end} edge)" for name, end in row.edges.items()),
-            interval_text(row.test),
-            f"{row.diverged}/{len(row.seeds)}",
-            show(median, 3) if median is not None else "not reached",
-        )
     if outcome.arms:
-        made.put()
+        heads = (
+            "arm",
+            "hyper-parameters",
+            "edges",
+            f"test {outcome.registration.metric}",
+            "diverged",
+            "epochs to target",
+        )
+        put(arm_table(outcome), *heads, title=f"{outcome.name}: {outcome.runs} runs")
     print_comparisons("Primary comparisons", outcome.primary)
     reasons: dict[tuple[str, str], list[str]] = {}
     for missing in outcome.missing:
@@ -98,26 +105,9 @@ def print_outcome(outcome: Outcome, families: Sequence[str] | None = None) -> No
 
 def print_comparisons(title: str, rows: Sequence[Comparison]) -> None:
     """Comparisons with everything that their verdict rests on."""
-    if not rows:
-        return
-    numbers = ("seeds", "difference", "p", "p (Holm)")
-    made = table(f"\n{title}", "arm", "against", *numbers, "verdict", "", right=numbers)
-    hopeless = _unreachable(rows)
-    for row in rows:
-        holm = "-" if row.p_holm is None else f"{row.p_holm:.3f}"
-        notes = [row.note] if row.note else []
-        notes += ["too few seeds for so many tests"] if any(row is other for other in hopeless) else []
-        made.add_row(
-            *(row.arm, row.rival, str(row.n), difference_text(row), f"{row.p:.3f}", holm),
-            *(verdict_text(row), ", ".join(notes)),
-        )
-    made.put()
-
-
-def _unreachable(rows: Sequence[Comparison]) -> list[Comparison]:
-    """Primaries that no outcome could have made a win: asked of each memory apart, as Holm's correction is."""
-    memories = dict.fromkeys(row.family.rpartition("_")[2] for row in rows)
-    return [row for m in memories for row in unreachable([r for r in rows if r.family.rpartition("_")[2] == m])]
+    if rows:
+        heads = ("arm", "against", "seeds", "difference", "p", "p (Holm)", "verdict", "notes")
+        put(comparison_table("", rows), *heads, title=f"\n{title}")
 
 
 def print_paper(found: Sequence[Found], label: str) -> None:
@@ -173,127 +163,9 @@ def print_standings(found: Standings, chosen: Sequence[str] | None) -> None:
             say(confirmed_text(arm))
 
 
-# -- analyses ----------------------------------------------------------------------------------------------------------
-
-
-def _staleness(data: dict[str, Any]) -> None:
-    made = table(
-        None, "topC", "decay", "mean age", "median", "largest", right=("topC", "mean age", "median", "largest")
-    )
-    for cell in data["cells"]:
-        made.add_row(
-            str(cell["topC"]),
-            f"{cell['decay']:g}",
-            f"{cell['mean']:.1f}",
-            f"{round(cell['median'], 1):g}",
-            str(cell["max"]),
-        )
-    made.put()
-
-
-def _norms(data: dict[str, Any]) -> None:
-    made = table(None, "topC", "stored / current norm (median)", "test", right=("topC", "test"))
-    for line in data["lines"]:
-        made.add_row(str(line["topC"]), show(line["ratio"], 3), show(line["test"]))
-    made.put()
-
-
-def _sensitivity(data: dict[str, Any]) -> None:
-    decays = sorted({cell["decay"] for cell in data["cells"]})
-    cells = {(cell["topC"], cell["decay"]): cell for cell in data["cells"]}
-    made = table(f"{data['optimizer']} on {data['task']}: {data['metric']}", "topC", *[f"decay {d:g}" for d in decays])
-    for topC in sorted({cell["topC"] for cell in data["cells"]}):
-        values = [cells.get((topC, decay)) for decay in decays]
-        made.add_row(str(topC), *["-" if cell is None else show(cell["test"]) for cell in values])
-    made.put()
-
-
-def _noise(data: dict[str, Any]) -> None:
-    flips = sorted({point["flip_y"] for line in data["lines"] for point in line["points"]})
-    made = table("accuracy with a share of labels flipped", "optimizer", *[f"{flip:g}" for flip in flips])
-    for line in data["lines"]:
-        points = {point["flip_y"]: point["test"] for point in line["points"]}
-        made.add_row(line["optimizer"], *[show(points.get(flip), 3) for flip in flips])
-    made.put()
-
-
-def _runtime(data: dict[str, Any]) -> None:
-    heads = ("topC", "step ms", "step, to Adam", "epoch s", "epoch, to Adam", "paper, to Adam")
-    paper = dict(zip(RUN_TIME_TOPC, data["paper_minutes"] or ()))
-    base = paper.get(0)
-    made = table(f"{data['task']} on {data['device']}", *heads, right=heads)
-    for point in data["points"]:
-        there = paper.get(point["topC"])
-        made.add_row(
-            str(point["topC"]),
-            show(point["step_ms"], 3),
-            show(point["step_ratio"], 3),
-            show(point["epoch_seconds"], 3),
-            show(point["epoch_ratio"], 3),
-            show(there / base if there and base else None, 3),
-        )
-    made.put()
-
-
-def _convex(data: dict[str, Any]) -> None:
-    made = table(f"{data['task']}: training loss", "optimizer", "first epoch", "last epoch", "diverged")
-    for line in data["lines"]:
-        made.add_row(line["optimizer"], show(line["mean"][0]), show(line["mean"][-1]), str(line["diverged"]))
-    for line in data["lost"]:
-        made.add_row(line["optimizer"], "-", "-", f"all {line['runs']}")
-    made.put()
-
-
-def _spectrum(data: dict[str, Any]) -> None:
-    made = table("state in bytes per parameter", "optimizer", "bytes", right=("bytes",))
-    for row in data["rows"]:
-        made.add_row(row["label"], f"{row['bytes']:.2f}")
-    made.put()
-
-
-def _damping(data: dict[str, Any]) -> None:
-    made = table(
-        f"{data['task']}: over training", "optimizer", "in the span, first epoch", "last", "|d|/|g|, first", "last"
-    )
-    for line in data["lines"]:
-        share, ratio = line["span_share"], line["damped_ratio"]
-        made.add_row(line["optimizer"], f"{share[0]:.0%}", f"{share[-1]:.0%}", f"{ratio[0]:.2f}", f"{ratio[-1]:.2f}")
-    made.put()
-
-
-def _ablation(data: dict[str, Any]) -> None:
-    for study, rows in data["studies"].items():
-        made = table(
-            f"{study} ({data['metric']} on {data['task']})", "optimizer", "variant", "test", "minus the default"
-        )
-        for row in rows:
-            found = row["difference"]
-            text = (
-                ""
-                if found is None
-                else interval_text(Interval(found["mean"], found["low"], found["high"], row["runs"]), "+")
-            )
-            half = Interval(row["test"], row["low"], row["high"], row["runs"])
-            made.add_row(
-                row["optimizer"], row["variant"], interval_text(half), text or f"(default: {row['reference']})"
-            )
-        made.put()
-        say("")
-
-
-_PRINTERS: dict[str, Callable[[dict[str, Any]], None]] = {
-    "staleness": _staleness,
-    "gt-vs-gc": _norms,
-    "sensitivity": _sensitivity,
-    "noise": _noise,
-    "runtime": _runtime,
-    "convex": _convex,
-    "spectrum": _spectrum,
-    "damping": _damping,
-    "ablation": _ablation,
-}
-
-
 def print_analysis(name: str, data: dict[str, Any]) -> None:
-    """The numbers behind an analysis's figure."""
-    _PRINTERS[name](data)
+    """The numbers behind an analysis's figures."""
+    for found in DRAW[name](data, data["task"]).tables:
+        put(found)
+    for line in data.get("lost", ()):
+        say(f"{line['optimizer']}: all {line['runs']} runs diverged")

@@ -21,9 +21,8 @@ def test_it_is_the_librarys_scope_tensor(name, lr, policy):
     assert_same(run_bank([one])[0], single.train(one.replace(engine="single")))
 
 
-@pytest.mark.parametrize("name", ["Lion", "Lion_F", "NAdam_F"])
-def test_research_bases_are_the_same_in_both_engines(name):
-    one = trial(name, lr=0.003, weight_decay=0.01 if name == "Lion" else 0.0, settings=ONE_EPOCH)
+def test_nadam_is_the_same_in_both_engines():
+    one = trial("NAdam_F", lr=0.003, settings=ONE_EPOCH)
     assert_same(run_bank([one])[0], single.train(one.replace(engine="single")))
 
 

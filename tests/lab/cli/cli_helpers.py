@@ -94,7 +94,7 @@ def small_registration(**changes: Any) -> Registration:
         "report_seeds": (0, 1),
         "families": ("SGD",),
         "arms": ("base", "C", "F", "rival", "momentum", "C-step", "C-momentum", "C-yoked"),
-        "race": None,
+        "rungs": (),
         "timing": None,
         "widenings": 0,
         "path": None,

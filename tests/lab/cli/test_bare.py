@@ -95,9 +95,9 @@ def test_what_a_user_can_put_right_is_one_line(run, words, said):
 
 
 def test_an_unknown_optimizer_has_the_code_of_a_wrong_command_line(run):
-    text = run("train", "digits-mlp", "--optimizer", "lion", code=2).err
-    assert text.startswith("Error: Invalid optimizer: 'lion', expected one of SGD")
-    assert "did you mean Lion" in text
+    text = run("train", "digits-mlp", "--optimizer", "nadamf", code=2).err
+    assert text.startswith("Error: Invalid optimizer: 'nadamf', expected one of SGD")
+    assert "did you mean NAdam_F" in text
     assert text.count("\n") == 1
 
 

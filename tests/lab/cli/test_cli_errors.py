@@ -5,7 +5,7 @@ import pytest
 from critgrad import cli as command_line
 from critgrad.lab.errors import LabError, MissingFileError, MissingPackageError
 from critgrad.lab.ledger import LedgerError
-from critgrad.lab.train.optimizers import TRAINED
+from critgrad.lab.train.optimizers import OPTIMIZERS
 
 
 @pytest.mark.parametrize(
@@ -62,14 +62,19 @@ def test_what_a_user_can_put_right_is_one_line(cli, words, said):
 
 @pytest.mark.parametrize(
     "name, nearest",
-    [("lion", "did you mean Lion"), ("Lion_C", "did you mean Lion"), ("adamf", "did you mean Adam_F"), ("zzz", "")],
+    [
+        ("aggmo", "did you mean AggMo"),
+        ("Adagrad_C", "did you mean Adam_C"),
+        ("adamf", "did you mean Adam_F"),
+        ("zzz", ""),
+    ],
 )
 @pytest.mark.parametrize("words", ["train", "train --inspect", "analyze staleness", "ablate digits-mlp"])
 def test_an_unknown_optimizer_is_one_line_with_the_known_ones_and_the_code_of_a_wrong_command_line(
     cli, words, name, nearest
 ):
     said = cli.error(*words.split(), "-o", name, code=2)
-    assert f"Invalid optimizer: {name!r}, expected one of {', '.join(TRAINED)}" in said
+    assert f"Invalid optimizer: {name!r}, expected one of {', '.join(OPTIMIZERS)}" in said
     assert nearest in said
     assert ("did you mean" in said) == bool(nearest)
 

@@ -222,9 +222,10 @@ def test_an_interval_is_written_in_one_way_and_none_is_made_of_two_seeds(noise):
 
 
 def test_half_ages_are_not_rounded(capsys):
-    ages = {"topC": 5, "decay": 0.7, "mean": 6.04, "max": 20}
-    tables.print_analysis("staleness", {"cells": [{**ages, "median": 5.5}, {**ages, "median": 6.0}]})
-    assert [line.split()[3] for line in capsys.readouterr().out.splitlines()[1:]] == ["5.5", "6"]
+    ages = {"topC": 5, "decay": 0.7, "runs": 3, "mean": 6.04, "max": 20, "edges": [1, 2], "share": [1.0]}
+    cells = [{**ages, "median": 5.5}, {**ages, "median": 6.0}]
+    tables.print_analysis("staleness", {"task": "digits-mlp", "cells": cells})
+    assert [line.split()[4] for line in capsys.readouterr().out.splitlines()[2:]] == ["5.5", "6"]
 
 
 def primaries(memory, families, seeds):

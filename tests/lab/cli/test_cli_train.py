@@ -8,7 +8,7 @@ from rich.console import Console
 
 from critgrad.lab.screen import console as screen
 from critgrad.lab.screen import live
-from critgrad.lab.train.optimizers import TRAINED
+from critgrad.lab.train.optimizers import OPTIMIZERS
 from critgrad.paper import command_line
 
 TINY = ("train", "digits-mlp@tiny", "--epochs", "2")
@@ -29,14 +29,14 @@ def test_a_run_is_written_to_the_ledger(cli):
 
 @pytest.mark.parametrize("task", ["digits-mlp@tiny", "cifar10-convnet@tiny"])  # one with defaults, one without
 @pytest.mark.parametrize("inspect", [(), ("--inspect",)], ids=["plain", "inspect"])
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_trains_with_no_option_given(cli, name, inspect, task):
     text = cli("train", task, "--epochs", "1", "--set", "batch_size=80", "-o", name, *inspect)
     (row,) = cli.rows()
     assert row.trial.optimizer == name
     assert not row.summary["diverged"]
     assert row.trial.hyper["lr"] > 0
-    assert ("slots, step" in text) == (TRAINED[name].has_memory and bool(inspect))
+    assert ("slots, step" in text) == (OPTIMIZERS[name].has_memory and bool(inspect))
 
 
 def test_a_second_call_says_so_and_trains_nothing(cli):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from test_playground_frames import ALL, assert_same, pick
 
-from critgrad.lab.playground.run import FRAMES, Run
+from critgrad.lab.playground.run import FRAMES, SurfaceRun
 from critgrad.lab.playground.surfaces import SURFACES
 
 READY = "document.documentElement.dataset.ready === 'yes'"
@@ -113,7 +113,7 @@ def test_the_browser_reads_the_numbers_that_were_recorded(page, frames, number):
           stored: all((t) => run.slots(t).map((s) => s ? s.gradient : [0, 0]))}}; }})()"""
     )
     stored = np.array(read.pop("stored"))
-    shown = Run(**{name: np.array(value) for name, value in read.items()})
+    shown = SurfaceRun(**{name: np.array(value) for name, value in read.items()})
     recorded = frames[setting]
     assert len(shown.loss) == len(recorded.loss)
     assert_same(shown, recorded, setting.surface, FRAMES)

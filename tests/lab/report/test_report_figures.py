@@ -1,11 +1,13 @@
-"""Figures as data: one look per optimizer, axes that fit, and both forms drawn from the same numbers."""
+"""Figures: one look per optimizer, axes that fit, and what is drawn of their numbers."""
 
-import json
 import math
 import re
+from xml.etree import ElementTree
 
 import pytest
 
+from critgrad.lab.report import palette
+from critgrad.lab.report.drawing import inline
 from critgrad.lab.report.figure import (
     LARGEST_LINE,
     Bars,
@@ -19,8 +21,7 @@ from critgrad.lab.report.figure import (
     value_axis,
     without_far,
 )
-from critgrad.lab.report.palette import step_style, style_of
-from critgrad.lab.report.plotly_form import Inks, spec
+from critgrad.lab.report.palette import Ink, step_style, style_of
 from critgrad.lab.train.optimizers import OPTIMIZERS
 from critgrad.paper.protocol import ARMS
 from critgrad.paper.protocol.announced import AnnouncedSource
@@ -126,36 +127,72 @@ def test_what_is_not_finite_is_not_drawn():
     assert clean([1.0, math.inf, None, math.nan, 1 / 3]) == [1.0, None, None, None, 0.333333]
 
 
-def test_a_band_and_its_line_share_a_legend_group_and_a_hidden_one_waits():
-    line = Line("Adam", [1, 2], [1.0, 2.0], style_of("Adam"), [0.0, 1.0], [2.0, 3.0], shown=False)
-    found = spec(Figure("f", "t", FigureAxis("x"), FigureAxis("y"), (line,)), Inks())
-    assert len(found["data"]) == 3
-    assert {trace["legendgroup"] for trace in found["data"]} == {"Adam"}
-    assert found["data"][1]["fill"] == "tonexty"
-    assert found["data"][2]["visible"] == "legendonly"
-    assert found["legend"] == [{**found["legend"][0], "group": "Adam", "shown": False}]
+def parsed(figure):
+    """Its SVG as a tree: a figure that is not well-formed raises."""
+    return ElementTree.fromstring(inline(figure).svg)
+
+
+def figure_of(*series, x=FigureAxis("x"), y=FigureAxis("y")):  # noqa: B008 (frozen)
+    return Figure("f", "t", x, y, series)
+
+
+def test_a_band_and_its_line_go_off_together_and_a_hidden_one_waits():
+    low, high = [0.0, 1.0], [2.0, 3.0]
+    shown, hidden = (
+        Line(name, [1, 2], [1.0, 2.0], style_of(name), low, high, shown=name == "Adam") for name in ("Adam", "SGD")
+    )
+    figure = figure_of(shown, hidden)
+    marked = [(e.get("data-entry"), e.get("display")) for e in parsed(figure).iter() if e.get("data-entry")]
+    assert sorted(marked, key=str) == [("0", None), ("0", None), ("1", "none"), ("1", "none")]
+    assert [(entry.name, entry.shown) for entry in inline(figure).legend] == [("Adam", True), ("SGD", False)]
+    assert inline(figure_of(shown)).legend == ()
+
+
+def test_a_figure_tells_its_values_where_they_are_drawn():
+    line = Line("Adam", [1, 2, 3], [1.0, None, 2.0], style_of("Adam"))
+    drawn = inline(figure_of(line))
+    (_, left, low, first), (_, right, high, last) = drawn.points
+    assert (first, last) == ("Adam: 1", "Adam: 2")
+    assert left < right
+    assert low > high  # an SVG counts from the top
+    path = next(e for e in parsed(figure_of(line)).iter() if e.get("data-entry")).find(".//*[@d]").get("d")
+    start = [float(number) for number in re.findall(r"[\d.]+", path)[:2]]
+    assert start == pytest.approx([left, low], abs=0.1)
+
+
+def test_the_colours_of_a_figure_follow_the_page():
+    ink = style_of("Adam").ink
+    svg = inline(figure_of(Line("Adam", [1, 2], [1.0, 2.0], style_of("Adam")))).svg
+    assert f"light-dark({ink.light},{ink.dark})" in svg
+    assert not re.search(r"(?<!light-dark\()(?<!,)#[0-9a-f]{6}", svg)
+    inks = {ink for name in OPTIMIZERS for ink in [style_of(name).ink]} | {
+        value for value in vars(palette).values() if isinstance(value, Ink)
+    }
+    assert len({ink.light for ink in inks}) == len(inks)  # a light colour has one dark twin
 
 
 def test_the_lower_edge_of_a_band_never_leaves_a_logarithmic_axis():
     y = [1.0, 1e-4]
     line = Line("Adam", [1, 2], y, style_of("Adam"), [0.5, -1.0], [2.0, 1.0])
-    low = spec(Figure("f", "t", FigureAxis("x"), value_axis("loss", y), (line,)), Inks())["data"][0]["y"]
-    assert min(low) > 0
+    svg = parsed(figure_of(line, y=value_axis("loss", y)))
+    band = next(e for e in svg.iter() if e.get("data-entry")).find(".//*[@d]").get("d")
+    heights = [float(place.split()[1]) for place in re.findall(r"-?[\d.]+ -?[\d.]+", band)]
+    assert len(heights) > 4
+    assert max(heights) < 0  # it is moved down by the figure's height
 
 
 def test_censored_bars_carry_their_marks():
-    bars = Bars("a", ["x", "y", "z"], [2.0, 0.5, None], [style_of("Adam").ink] * 3, [1.0] * 3, marks=[">", "<", "?"])
-    traces = spec(Figure("f", "t", FigureAxis("", log=True), FigureAxis("", labels=("x", "y", "z")), (bars,)), Inks())[
-        "data"
-    ]
-    assert traces[-1]["marker"]["symbol"] == ["triangle-right", "triangle-left", "x-thin-open"]
-    assert traces[0]["x"] == [1.0, -0.5, None]
-    assert traces[0]["base"] == [1.0, 1.0, 1.0]
+    def marks(*wanted):
+        ink = style_of("Adam").ink
+        bars = Bars("a", ["x", "y", "z"], [2.0, 0.5, None], [ink] * 3, [1.0] * 3, marks=wanted)
+        drawn = figure_of(bars, x=FigureAxis("", log=True), y=FigureAxis("", labels=("x", "y", "z")))
+        return len([e for e in parsed(drawn).iter() if e.tag.endswith("use")])
+
+    assert marks(">", "<", "?") == marks("", "", "") + 3
 
 
 @pytest.mark.parametrize("kind", ["one", "compare", "fair", "analyses", "paper"])
 def test_every_figure_is_valid_titled_and_not_empty(made, kind):
-    graph_objects = pytest.importorskip("plotly.graph_objects", reason="plotly is not installed")
     report = build(AnnouncedSource(made(kind)[0]))
     names = [figure.id for figure in report.figures]
     assert names
@@ -167,12 +204,7 @@ def test_every_figure_is_valid_titled_and_not_empty(made, kind):
             if isinstance(series, Heat):
                 values = [value for row in series.values for value in row]
             assert any(value is not None for value in values), figure.id
-        inks = Inks()
-        text = json.dumps(spec(figure, inks))
-        for index, (light, _) in reversed(list(enumerate(inks.pairs))):
-            text = text.replace(f'"@{index}"', f'"{light}"')
-        drawn = json.loads(re.sub(r'"(@\d+/[\d.]+|~\w+)"', '"#000000"', text))
-        graph_objects.Figure(drawn["data"], drawn["layout"])  # raises where plotly would not understand
+        parsed(figure)
 
 
 def test_acceleration_and_improvements_are_drawn_for_every_arm_but_the_base(made):

@@ -67,7 +67,7 @@ def test_a_rival_that_diverges_most_of_the_time_is_beaten():
     rng = np.random.default_rng(0)
     rival = np.where(rng.random((200, 10)) < 0.8, 0.0, rng.normal(60, 1, (200, 10)))
     arm = rng.normal(60, 1, (200, 10))
-    wins = [judge([Pair("t", "f", "a", "b", a, b, primary=True)])[0].verdict == "win" for a, b in zip(arm, rival)]
+    wins = [judge([Pair("t", "f", "a", "b", a, b, primary=True)])[0].verdict == "better" for a, b in zip(arm, rival)]
     assert np.mean(wins) > 0.9
 
 
@@ -77,8 +77,8 @@ def test_the_simulated_rule_is_the_rule_of_the_verdicts(n):
     differences, _ = setting.draw(sim.generator(0), 300, n, 0.5)
     verdicts = [judge([Pair("t", "f", "a", "b", row, np.zeros(n), primary=True)])[0].verdict for row in differences]
     found = rates(setting, n, 0.5, 300)
-    assert found.won == verdicts.count("win") / 300
-    assert found.decided == pytest.approx(1 - verdicts.count("tie") / 300)
+    assert found.won == verdicts.count("better") / 300
+    assert found.decided == pytest.approx(1 - verdicts.count("open") / 300)
     assert 0 < found.won < 1
 
 

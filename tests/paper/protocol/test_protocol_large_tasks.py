@@ -29,7 +29,8 @@ from critgrad.paper.protocol import (
 )
 from critgrad.paper.protocol.confirm import confirmation
 from critgrad.paper.protocol.outcome import EFFECTS
-from critgrad.paper.protocol.registration import Registration, Rungs, from_dict
+from critgrad.paper.protocol.registration import Registration, from_dict
+from critgrad.paper.protocol.rungs import Rung
 
 LARGE = ("ptb-lstm@b420", "wikitext2-lstm@b420", "cifar100-convnet", "snli-lstm", "multiwoz-bilstm")
 FOLLOWED = ("cifar10-convnet+rival", "mnist-mlp+rival", "mnist-logreg+rival", "digits-mlp+rival")
@@ -46,7 +47,7 @@ def memories(task: str) -> tuple[str, ...]:
 def test_an_announcement_of_a_large_task_is_whole(task: str) -> None:
     r = find(task)
     assert task in registered()
-    assert (r.task, r.engine, r.trials, r.tuning_seeds, r.race) == (task, "single", 8, (1000,), None)
+    assert (r.task, r.engine, r.trials, r.tuning_seeds) == (task, "single", 8, (1000,))
     assert set(r.families) == {"Adam", "SGDM"}
     assert set(TUNED) <= set(r.arms)
     assert len(r.report_seeds) == {"ptb-lstm@b420": 10, "cifar100-convnet": 5}.get(task, 7)
@@ -56,7 +57,7 @@ def test_an_announcement_of_a_large_task_is_whole(task: str) -> None:
     known = task_of(task, r.trial_settings)
     assert (r.metric, r.higher_is_better) == (known.metric.name, known.metric.higher_is_better)
     assert {"families", "space", "target", "seeds", "epochs", "precision", "budget", "timing", "arms"} <= set(r.notes)
-    assert (r.rungs is not None) == (task == "cifar100-convnet")
+    assert bool(r.rungs) == (task == "cifar100-convnet")
     assert from_dict(json.loads(r.dumps())).hash == r.hash
 
 
@@ -111,8 +112,8 @@ def small(task: str) -> Registration:
         r,
         task=name,
         trials=2,
-        epochs=1 if r.rungs is None else 2,
-        rungs=None if r.rungs is None else Rungs((1,), (1,)),
+        epochs=2 if r.rungs else 1,
+        rungs=(Rung(1, epochs=1),) if r.rungs else (),
         batch_size=task_of(name).batch_size,
         report_seeds=(0, 1),
         families=r.families if whole else ("Adam",),
@@ -159,7 +160,7 @@ def test_a_later_question_has_its_own_seeds_and_the_first_ones_budget(name: str)
     for mine, theirs in ((r.tuning_seeds, first.tuning_seeds), (r.report_seeds, first.report_seeds)):
         assert len(mine) == len(theirs)
         assert not {*mine} & {*first.tuning_seeds, *first.report_seeds, *first.timing.seeds}
-    same = ("trials", "epochs", "batch_size", "engine", "race", "widenings", "target")
+    same = ("trials", "epochs", "batch_size", "engine", "widenings", "target")
     assert all(getattr(r, field) == getattr(first, field) for field in same)
     assert all(r.lr[family] == first.lr[family] for family in r.families)
     assert r.axes["F"] == first.axes["F"]
@@ -200,7 +201,7 @@ def test_a_later_question_runs_to_its_end_with_the_rival_at_equal_wall_clock(tmp
     tiny = "mnist-logreg@tiny"
     r = replace(
         r, task=tiny, trials=2, epochs=2, batch_size=task_of(tiny).batch_size, tuning_seeds=(5000,), report_seeds=(0, 1),
-        families=("Adam",), race=None, timing=replace(r.timing, seeds=(6000,)), widenings=0, path=None,
+        families=("Adam",), rungs=(), timing=replace(r.timing, seeds=(6000,)), widenings=0, path=None,
     )  # fmt: skip
     track = Fair(r)
     with Ledger.open(tmp_path / "runs.db", write=True, create=True) as book:
@@ -256,9 +257,9 @@ def test_another_family_can_be_asked_for(done: Outcome) -> None:
 
 
 def test_a_check_runs_all_its_points_to_the_end(done: Outcome) -> None:
-    plan = replace(done.registration, rungs=Rungs((1, 3), (8, 4)), path=None)
+    plan = replace(done.registration, rungs=(Rung(8, epochs=1), Rung(4, epochs=3)), path=None)
     r = confirmation(replace(done, registration=plan), "ptb-lstm", epochs=2, trials=6)
-    assert (r.race, r.rungs) == (None, None)
+    assert r.rungs == ()
 
 
 def test_only_a_finished_experiment_on_the_same_task_is_checked(done: Outcome) -> None:

@@ -20,7 +20,7 @@ from critgrad.paper.protocol.tracks import Fair
 
 def test_the_planted_winner_wins_and_the_planted_loser_loses(outcome):
     verdicts = {row.family: row.verdict for row in outcome.primary}
-    assert verdicts == {"SGD_F": "win", "Adam_F": "win", "SGD_C": "loss", "Adam_C": "loss"}
+    assert verdicts == {"SGD_F": "better", "Adam_F": "better", "SGD_C": "worse", "Adam_C": "worse"}
     planted = next(row for row in outcome.primary if row.family == "SGD_F")
     assert planted.difference == pytest.approx(4, abs=0.3)
 

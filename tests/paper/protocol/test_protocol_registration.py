@@ -12,7 +12,8 @@ from protocol_helpers import ToyLedger, registration, result
 
 from critgrad.lab.ledger import committed
 from critgrad.lab.run.spec import Trial
-from critgrad.paper.protocol.registration import Primary, Race, Timing, find, from_dict, load, registered
+from critgrad.paper.protocol.registration import Primary, Timing, find, from_dict, load, registered
+from critgrad.paper.protocol.rungs import Rung
 from critgrad.paper.protocol.tuning import searches
 
 SMALL = ("digits-mlp", "mnist-logreg", "mnist-mlp", "covtype-logreg", "rcv1-logreg", "reuters-logreg")
@@ -44,12 +45,18 @@ def test_a_registration_names_the_metric_and_direction_of_its_task(task: str):
 
 
 def test_the_file_gives_back_what_was_written_and_its_hash_depends_on_every_value(tmp_path: Path):
-    r = registration(race=Race(1, 4), notes={"why": "because"})
+    r = registration(rungs=(Rung(4, seeds=1),), notes={"why": "because"})
     path = tmp_path / "toy.json"
     path.write_text(r.dumps())
     assert load(path) == r
     assert load(path).hash == r.hash
-    for change in ({"trials": 9}, {"report_seeds": (1, 2)}, {"race": Race(1, 3)}, {"notes": {}}, {"engine": "bank"}):
+    for change in (
+        {"trials": 9},
+        {"report_seeds": (1, 2)},
+        {"rungs": (Rung(3, seeds=1),)},
+        {"notes": {}},
+        {"engine": "bank"},
+    ):
         assert r.changed(**change).hash != r.hash
 
 
@@ -77,7 +84,7 @@ def test_hashes_of_the_committed_files_do_not_depend_on_the_process():
         ({"primary": (Primary("F", ("base",)), Primary("F", ("rival",)))}, "one primary"),
         ({"families": ("SGD", "Lion")}, "Lion"),
         ({"trials": 0}, "trials"),
-        ({"race": Race(2, 4)}, "race"),
+        ({"rungs": (Rung(4, seeds=2),)}, "Invalid rung: .*fewer than 2 seeds"),
         ({"timing": Timing((1,), 1)}, "2 epochs"),
         ({"timing": Timing((1,), 2, ("C-step",))}, "C-step"),
         ({"axes": {"momentum": {}, "C": {}, "F": {}}}, "topC"),

@@ -16,13 +16,19 @@ from critgrad.lab.report.outcome_figures import best_after_figures
 from critgrad.lab.run.results import Result
 from critgrad.lab.run.spec import Trial
 from critgrad.paper.protocol.outcome import tables
-from critgrad.paper.protocol.registration import Race, Registration, Rungs, Timing, from_dict, load
+from critgrad.paper.protocol.registration import Registration, Timing, from_dict, load
+from critgrad.paper.protocol.rungs import Rung
 from critgrad.paper.protocol.tracks import Fair, fair
 from critgrad.paper.protocol.tuning import Selected, tune, tuning_trial
 from critgrad.paper.report.panels import fair_panel
 from critgrad.paper.report.sections import _fair_block
 
-RUNGS = Rungs((1, 3), (4, 2))
+
+def by_epochs(epochs: tuple[Any, ...], keep: tuple[Any, ...]) -> tuple[Rung, ...]:
+    return tuple(Rung(left, epochs=long) for long, left in zip(epochs, keep))
+
+
+RUNGS = by_epochs((1, 3), (4, 2))
 EPOCHS = (1, 3, 6)
 
 
@@ -111,8 +117,8 @@ def test_of_equals_that_of_the_lower_loss_goes_on_then_the_one_drawn_first():
     assert chosen_of(r, ledger).point["lr"] == points[6]
 
 
-def test_a_race_still_cuts_equals_by_their_order_alone():
-    r, ledger = alone(rungs=None, race=Race(1, 1)), ToyLedger()
+def test_rungs_by_seeds_still_cut_equals_by_their_order_alone():
+    r, ledger = alone(rungs=(Rung(1, seeds=1),)), ToyLedger()
     points = drawn(r)
     finish(Fair(r), ledger, graded({}, losses={points[6]: 0.1}))
     assert chosen_of(r, ledger).point["lr"] == points[0]
@@ -126,7 +132,7 @@ def test_short_runs_are_counted():
         for chosen in tune(r, family, Fair(r).view(ledger)).selected.values():
             assert (chosen.trials, chosen.runs) == (8, r.tuning_runs)
     assert Fair(r).total == len(ledger.kept)
-    assert registration(tuning_seeds=(7, 8, 9), report_seeds=(1,), race=Race(1, 2)).tuning_runs == 8 + 2 * 2
+    assert registration(tuning_seeds=(7, 8, 9), report_seeds=(1,), rungs=(Rung(2, seeds=1),)).tuning_runs == 8 + 2 * 2
     assert registration().tuning_runs == 8 * 2
 
 
@@ -172,7 +178,7 @@ def test_targets_rivals_and_values_come_from_runs_of_all_epochs():
     finish(Fair(r), ledger, lucky)
     outcome, view = tables(ledger, r), Fair(r).view(ledger)
     assert outcome.complete
-    assert {row.family: row.verdict for row in outcome.primary}["SGD_F"] == "win"
+    assert {row.family: row.verdict for row in outcome.primary}["SGD_F"] == "better"
     for family in r.families:
         base = tune(r, family, view).selected["base"]
         full = view.of(tuning_trial(r, base.search, base.point, seed) for seed in r.tuning_seeds)
@@ -194,7 +200,7 @@ def test_the_best_after_k_trials_takes_the_longest_runs_of_each_point():
     assert best.validation[-1] == pytest.approx(76) == chosen_of(r, ledger).valid
     (figure,) = best_after_figures(fair_panel(ledger, outcome))
     assert "longest runs" in figure.caption
-    assert f"({r.rungs.text})" in _fair_block(outcome).intro
+    assert f"({r.rungs_text})" in _fair_block(outcome).intro
 
 
 # -- what a registration says ------------------------------------------------------------------------------------------
@@ -207,7 +213,7 @@ def test_the_file_gives_back_the_rungs_and_its_hash_depends_on_them(tmp_path: Pa
     assert '"rungs": {"epochs": [1, 3], "keep": [4, 2]}' in path.read_text()
     assert load(path) == r
     assert load(path).hash == r.hash
-    assert len({r.hash, plan_of(rungs=None).hash, plan_of(rungs=Rungs((1, 3), (4, 1))).hash}) == 3
+    assert len({r.hash, plan_of(rungs=()).hash, plan_of(rungs=by_epochs((1, 3), (4, 1))).hash}) == 3
 
 
 def test_a_registration_without_rungs_has_the_hash_that_it_always_had():
@@ -219,18 +225,14 @@ def test_a_registration_without_rungs_has_the_hash_that_it_always_had():
 @pytest.mark.parametrize(
     "changes, names",
     [
-        ({"rungs": Rungs((), ())}, "epochs of the rungs"),
-        ({"rungs": Rungs((0, 3), (4, 2))}, "epochs of the rungs"),
-        ({"rungs": Rungs((3, 3), (4, 2))}, "each above the one before"),
-        ({"rungs": Rungs((3, 1), (4, 2))}, "each above the one before"),
-        ({"rungs": Rungs((1, 6), (4, 2))}, "all below 6"),
-        ({"rungs": Rungs((1, 2.5), (4, 2))}, "epochs of the rungs"),
-        ({"rungs": Rungs(3, 2)}, "epochs of the rungs"),
-        ({"rungs": Rungs((1, 3), (4,))}, "keep of the rungs"),
-        ({"rungs": Rungs((1, 3), (2, 4))}, "keep of the rungs"),
-        ({"rungs": Rungs((1, 3), (4, 0))}, "keep of the rungs"),
-        ({"rungs": Rungs((1, 3), (9, 2))}, "at most the 8 trials"),
-        ({"race": Race(1, 4)}, "one of them"),
+        ({"rungs": by_epochs((0, 3), (4, 2))}, "more than the one before"),
+        ({"rungs": by_epochs((3, 3), (4, 2))}, "more than the one before"),
+        ({"rungs": by_epochs((3, 1), (4, 2))}, "more than the one before"),
+        ({"rungs": by_epochs((1, 6), (4, 2))}, "fewer than 2 seeds and 6 epochs"),
+        ({"rungs": by_epochs((1, 2.5), (4, 2))}, r"epochs=2\.5"),
+        ({"rungs": by_epochs((1, 3), (2, 4))}, "no more than 2"),
+        ({"rungs": by_epochs((1, 3), (4, 0))}, "at least 1 point"),
+        ({"rungs": by_epochs((1, 3), (9, 2))}, "no more than 8"),
         ({"timing": Timing((101, 200), 3)}, r"timing: \[101\]"),
     ],
 )
@@ -239,8 +241,22 @@ def test_bad_rungs_are_refused_and_the_value_named(changes: dict[str, Any], name
         plan_of(**changes)
 
 
+@pytest.mark.parametrize(
+    "written, names",
+    [
+        ({"rungs": {"epochs": [], "keep": []}}, "one or more"),
+        ({"rungs": {"epochs": 3, "keep": 2}}, "as many epochs as points"),
+        ({"rungs": {"epochs": [1, 3], "keep": [4]}}, "as many epochs as points"),
+        ({"race": {"first": 1, "keep": 4}}, "one of them"),
+    ],
+)
+def test_what_a_file_says_of_them_is_held_to_its_form(written: dict[str, Any], names: str):
+    with pytest.raises(ValueError, match=names):
+        from_dict({**plan_of().to_dict(), **written})
+
+
 def test_fewer_trials_keep_no_more_points_than_there_are():
     small = fair(plan_of(), trials=3).registration
-    assert (small.trials, small.rungs) == (3, Rungs((1, 3), (3, 2)))
+    assert (small.trials, small.rungs) == (3, by_epochs((1, 3), (3, 2)))
     assert fair(plan_of(), trials=9).registration.rungs == RUNGS
     assert fair(plan_of(), trials=8).registration == plan_of()

@@ -1,4 +1,4 @@
-"""A search of variants: the same points for all, a race, every loser listed, the winner confirmed on other seeds."""
+"""A search of variants: the same points for all, rungs by seeds, every loser listed, the winner confirmed on other seeds."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from protocol_helpers import ToyLedger, finish, noise
 from protocol_helpers import result as toy_result
+from search_runs import SearchRuns
 
 from critgrad.lab.run.results import Result
 from critgrad.lab.run.spec import Trial
 from critgrad.lab.tasks import task_of
-from critgrad.paper.search import Rung, SearchTrack, find, searches, standings
-from critgrad.paper.search.file import FOLDER, LAST_RUN, from_dict, tasks_of
+from critgrad.paper.search import find, searches, standings
+from critgrad.paper.search.file import FOLDER, from_dict
 from critgrad.paper.search.track import ArmState
 from critgrad.paper.tables import print_standings
 
@@ -62,8 +63,8 @@ def run(trial: Trial) -> Result:
 
 
 @pytest.fixture
-def toy() -> SearchTrack:
-    return SearchTrack(from_dict("toy-search", "toy", VALUES))
+def toy() -> SearchRuns:
+    return SearchRuns(from_dict("toy-search", "toy", VALUES))
 
 
 def test_arms_share_their_points(toy):
@@ -78,12 +79,11 @@ def test_arms_share_their_points(toy):
     assert trial.registration == search.hash
 
 
-def test_the_race_spends_what_it_says_and_the_same_on_every_arm(toy):
+def test_the_rungs_spend_what_it_says_and_the_same_on_every_arm(toy):
     ledger = ToyLedger()
     plans = finish(toy, ledger, run)
     assert [len(plan) for plan in plans] == [5 * 8 + 8, 6 * 4, 6 * 2 * 2]
-    assert toy.search.runs_per_arm == 8 + 4 + 4
-    assert len(ledger.kept) == toy.total == 6 * 16
+    assert len(ledger.kept) == 6 * 16
     assert {role.purpose for row in ledger.kept.values() for role in row.roles} == {"tune"}
     assert not toy.plan(ledger)
 
@@ -93,7 +93,7 @@ def test_a_search_that_was_stopped_goes_on_where_it_was(toy):
     finish(toy, whole, run)
     for planned in toy.plan(broken)[:7]:
         broken.add(planned.trial, run(planned.trial), planned.roles)
-    finish(SearchTrack(toy.search), broken, run)
+    finish(SearchRuns(toy.search), broken, run)
     assert set(whole.kept) == set(broken.kept)
     assert standings(toy, whole).lines == standings(toy, broken).lines
 
@@ -133,7 +133,7 @@ def test_an_unfinished_search_names_no_winner(toy, capsys):
 def test_confirmation_runs_the_best_and_what_it_is_held_against_on_other_seeds(toy, capsys):
     ledger = ToyLedger()
     finish(toy, ledger, run)
-    confirming = SearchTrack(toy.search, confirm=True)
+    confirming = SearchRuns(toy.search, confirm=True)
     plan = confirming.plan(ledger)
     assert {(p.roles[0].family, p.roles[0].arm) for p in plan} == {
         ("Adam", "base"),
@@ -145,7 +145,7 @@ def test_confirmation_runs_the_best_and_what_it_is_held_against_on_other_seeds(t
     assert {p.roles[0].purpose for p in plan} == {"report"}
     assert not standings(toy, ledger).confirmed
     finish(confirming, ledger, run)
-    assert len(ledger.kept) == confirming.total
+    assert len(ledger.kept) == 6 * 16 + 4 * 3
     found = {(c.family, c.arm): c for c in standings(confirming, ledger).confirmed}
     assert found["Adam", "root"].minus["base"].mean == pytest.approx(2.0, abs=0.3)
     assert found["Adam", "root"].test.n == 3
@@ -169,7 +169,7 @@ def without_losses(ledger: ToyLedger) -> None:
 
 
 def test_a_point_that_was_confirmed_stays_the_chosen_one_when_the_losses_are_lost(toy):
-    ledger, confirming = ToyLedger(), SearchTrack(toy.search, confirm=True)
+    ledger, confirming = ToyLedger(), SearchRuns(toy.search, confirm=True)
     finish(confirming, ledger, all_alike)
     before = standings(confirming, ledger)
     first = {arm.name: toy.search.points("Adam", arm)[0] for arm in toy.search.arms}
@@ -195,7 +195,7 @@ def test_without_losses_and_confirmation_the_order_of_the_draw_decides(toy):
 
 
 def test_an_arm_that_was_to_be_confirmed_and_has_no_run_is_listed(toy, capsys):
-    ledger, confirming = ToyLedger(), SearchTrack(toy.search, confirm=True)
+    ledger, confirming = ToyLedger(), SearchRuns(toy.search, confirm=True)
     finish(confirming, ledger, run)
     for key, row in list(ledger.kept.items()):
         if row.roles[0][1:] == ("Adam", "F", "report") or row.roles[0][1::2] == ("SGDM", "report"):
@@ -215,7 +215,7 @@ def test_arms_that_differ_by_rounding_alone_are_ranked_by_their_losses(toy):
     ]
     assert [state.arm.name for state in toy.ranked(states)] == ["base", "noise", "root"]
     lower = replace(toy.search, direction="min")
-    assert [state.arm.name for state in SearchTrack(lower).ranked(states)] == ["noise", "root", "base"]
+    assert [state.arm.name for state in SearchRuns(lower).ranked(states)] == ["noise", "root", "base"]
 
 
 def test_a_diverged_run_counts_as_the_worst_and_is_counted(toy):
@@ -243,15 +243,11 @@ def test_other_tasks_of_the_file_are_not_part_of_a_tasks_hash(toy):
     "changes, message",
     [
         ({"confirm_seeds": [13, 20]}, r"Invalid confirm_seeds.*\[13\], expected fresh ones"),
-        ({"race": [{"seeds": 4, "keep": 2}]}, "Invalid race"),
-        ({"race": [{"seeds": 1, "keep": 9}]}, "Invalid race"),
+        ({"race": [{"seeds": 4, "keep": 2}]}, "Invalid rung"),
+        ({"race": [{"seeds": 1, "keep": 9}]}, "Invalid rung"),
         ({"direction": "up"}, "Invalid direction.*expected max or min"),
         ({"lr": {"Adam": AXIS}}, "Invalid family of base.*SGDM"),
         ({"arms": [*VALUES["arms"], VALUES["arms"][0]]}, "Invalid arms.*different names"),
-        (
-            {"arms": [*VALUES["arms"], {"name": "f", "why": "", "optimizer": {"Adam": "Adem_F"}}]},
-            "Invalid optimizer: 'Adem_F'",
-        ),
         ({"format": 2}, "Invalid format"),
         ({"confirm": {"keep": 1, "against": ["rival"]}}, "Invalid against"),
     ],
@@ -267,7 +263,7 @@ TASKS = list(json.loads((FOLDER / f"{NAME}.json").read_text())["tasks"])
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_committed_search_can_be_read_and_says_who_can_run_it(task):
+def test_the_committed_search_can_be_read(task):
     search = find(NAME, task)
     assert task_of(task).bankable
     for family in search.families:
@@ -276,13 +272,6 @@ def test_the_committed_search_can_be_read_and_says_who_can_run_it(task):
             trial = search.trial(family, arm, search.points(family, arm)[0], 0)
             assert search.is_variant(arm) == trial.optimizer.endswith("_X")
     assert {"base", "F"} <= {arm.name for arm in search.arms}
-    with pytest.raises(ValueError, match=f"can no longer be run, only read.*Commit {LAST_RUN} can"):
-        search.require_runnable()
-
-
-def test_a_search_without_variants_can_still_be_run():
-    for name in ("other-bases", "long-memory"):
-        find(name, tasks_of(name)[0]).require_runnable()
 
 
 def test_the_committed_search_names_what_is_missing():
@@ -293,18 +282,9 @@ def test_the_committed_search_names_what_is_missing():
         find(NAME, "ptb-lstm")
 
 
-def test_a_tiny_search_is_another_experiment():
-    tiny, whole = find(NAME, "mnist-mlp@tiny"), find(NAME, "mnist-mlp")
-    assert (tiny.trials, tiny.epochs, tiny.race, len(tiny.tuning_seeds)) == (2, 1, (Rung(1, 1),), 2)
-    assert tiny.hash != whole.hash
-    assert tiny.path is None
-    assert whole.path is not None
-
-
 @pytest.mark.parametrize("task", ["digits-mlp", "mnist-mlp"])
 def test_a_search_in_the_single_engine_has_variants_too(task):
     """There they are options of the library's own classes."""
     search = find("other-bases", task)
     assert [arm.name for arm in search.arms if search.is_variant(arm)] == ["tensors", "sparse"]
-    track = SearchTrack(search, confirm=True)
-    assert track._confirming == 2 * (3 + 1)  # base, rival, F and the best variant, with each of the two bases
+    assert search.families == ("Muon", "ScheduleFree")

@@ -13,7 +13,7 @@ from critgrad.lab.ledger import Ledger, Planned
 from critgrad.lab.run.spec import Trial
 from critgrad.lab.spaces import Axis
 from critgrad.paper.protocol.outcome import tables
-from critgrad.paper.protocol.registration import Race
+from critgrad.paper.protocol.rungs import Rung
 from critgrad.paper.protocol.tracks import Fair, fair, paper_best, paper_grid
 from critgrad.paper.protocol.tuning import tune
 
@@ -201,7 +201,7 @@ def test_an_edge_that_no_widening_reaches_is_flagged():
 
 
 def test_a_race_runs_the_later_seeds_for_the_best_points_alone():
-    r = registration(tuning_seeds=(100, 101, 102), race=Race(1, 2), arms=FEW, timing=None)
+    r = registration(tuning_seeds=(100, 101, 102), rungs=(Rung(2, seeds=1),), arms=FEW, timing=None)
     ledger = ToyLedger()
     plans = finish(Fair(r), ledger)
     first, second = by_role(plans[0], "tune"), by_role(plans[1], "tune")
@@ -229,10 +229,10 @@ def test_equal_validation_values_are_decided_by_the_validation_loss():
 
 
 def test_overrides_make_another_experiment():
-    r = registration(race=Race(1, 4))
+    r = registration(rungs=(Rung(4, seeds=1),))
     assert fair(r).registration is r
     small = fair(r, trials=2, seeds=3, engine="bank").registration
-    assert (small.trials, small.report_seeds, small.engine, small.race) == (2, (0, 1, 2), "bank", Race(1, 2))
+    assert (small.trials, small.report_seeds, small.engine, small.rungs) == (2, (0, 1, 2), "bank", (Rung(2, seeds=1),))
     assert small.hash != r.hash
 
 

@@ -27,7 +27,7 @@ from .codec import (
     polar_values,
 )
 from .optimizers import DECAYS, OPTIMIZERS, TOPCS, PlaygroundOptimizer
-from .run import FRAMES, REACH, Run, simulate
+from .run import FRAMES, REACH, SurfaceRun, simulate
 from .store import DATA, arrays_of, read, write
 from .surfaces import SURFACES, Surface
 
@@ -47,7 +47,7 @@ class FrameSetting:
     topC: int  # 0 without a memory
     decay: float
 
-    def simulate(self, frames: int = FRAMES) -> Run:
+    def simulate(self, frames: int = FRAMES) -> SurfaceRun:
         """The run itself, by the library."""
         return simulate(self.surface, self.optimizer, self.lr, self.topC, self.decay, frames)
 
@@ -96,7 +96,7 @@ def header() -> dict[str, Any]:
     }
 
 
-def encode(run: Run, surface: Surface) -> dict[str, Codes]:
+def encode(run: SurfaceRun, surface: Surface) -> dict[str, Codes]:
     """A run as codes, time last; the frames that a diverged run lacks repeat its last one."""
     reach = REACH * surface.half_width
     position = [
@@ -130,7 +130,7 @@ def compute(progress: Callable[[int, int], None]) -> dict[str, Codes]:
 
 
 class Frames:
-    """The file, read back: ``Frames()[setting]`` is the ``Run`` as the page sees it, rounded to the codes."""
+    """The file, read back: ``Frames()[setting]`` is the ``SurfaceRun`` as the page sees it, rounded to the codes."""
 
     def __init__(self, path: Path = DATA) -> None:
         self.header, body = read(path)
@@ -145,14 +145,14 @@ class Frames:
     def _key(setting: FrameSetting) -> tuple[Any, ...]:
         return setting.surface.key, setting.optimizer.name, setting.lr, setting.topC, setting.decay
 
-    def __getitem__(self, setting: FrameSetting) -> Run:
+    def __getitem__(self, setting: FrameSetting) -> SurfaceRun:
         row, slot = self._rows[self._key(setting)]
         n = int(self.arrays["length"][0, row])
         code = {name: self.arrays[name][row, :n] for name in BY_RUN}
         slots = {name: self.arrays[name][slot : slot + setting.topC, :n].T for name in BY_SLOT}
         (cx, cy), reach = setting.surface.center, REACH * setting.surface.half_width
         position = [linear_values(code["x"], cx - reach, cx + reach), linear_values(code["y"], cy - reach, cy + reach)]
-        return Run(
+        return SurfaceRun(
             position=np.stack(position, axis=-1),
             loss=log_values(code["loss"]),
             gradient=polar_values(code["gradient_length"], code["gradient_angle"]),

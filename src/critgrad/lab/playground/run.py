@@ -21,7 +21,7 @@ REACH = 2.0  # a run ends when it is this many half-widths away from the centre 
 
 
 @dataclass(frozen=True)
-class Run:
+class SurfaceRun:
     """Frame ``t`` is the moment of step ``t``, before it is made: the memory is the one that the direction is made from.
 
     A run that diverges has fewer frames. ``priority`` and ``age`` have a column for each slot; an age of 0 marks a free
@@ -38,7 +38,7 @@ class Run:
 
 def simulate(
     surface: Surface, optimizer: PlaygroundOptimizer, lr: float, topC: int, decay: float, frames: int = FRAMES
-) -> Run:
+) -> SurfaceRun:
     """Run ``optimizer`` on ``surface`` in float64. ``topC`` and ``decay`` mean nothing to one without a memory."""
     param = torch.nn.Parameter(torch.tensor(surface.start, dtype=torch.float64))
     directions: list[list[float]] = []
@@ -70,7 +70,7 @@ def simulate(
             age[t, memory.slots] = memory.ages
         opt.step()
     count = len(positions)
-    return Run(
+    return SurfaceRun(
         np.array(positions),
         np.array(losses),
         np.array(gradients),

@@ -28,7 +28,7 @@ def write_page(report: Page, out: Path, *, formats: tuple[str, ...] = (), title:
     out.write_text(render(report, title, ledger), encoding="utf-8")
     written = [out]
     if formats:
-        from .files import write_figures
+        from .drawing import write_figures
 
         written += write_figures(report.figures, out.with_name(f"{out.stem}-figures"), formats)
     return written

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,24 @@ def epoch_seconds(rows: Sequence[Row]) -> float | None:
 def peak(rows: Sequence[Row]) -> int | None:
     """The most memory that any of the runs took on the accelerator, beside its data."""
     return max((int(row.summary["run_bytes"]) for row in rows if row.summary.get("run_bytes")), default=None)
+
+
+@dataclass(frozen=True)
+class ArmCost:
+    """What an arm costs, where that was measured."""
+
+    step_ms: float | None
+    step_range: tuple[float, float] | None
+    to_base: float | None  # a step's time, in times of the base's
+    epoch_seconds: float | None
+    peak_bytes: int | None
+
+
+def cost_of(rows: Sequence[Row], base: Sequence[Row] = ()) -> ArmCost:
+    """From an arm's own runs, and its base's."""
+    step, of_base = median_of(rows, "step_ms"), median_of(base, "step_ms")
+    ratio = step / of_base if step and of_base else None
+    return ArmCost(step, quartiles(rows), ratio, epoch_seconds(rows), peak(rows))
 
 
 def reached_text(found: Any) -> str:

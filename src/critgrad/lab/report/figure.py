@@ -1,4 +1,4 @@
-"""A figure as data: what is drawn, in a form that knows neither plotly nor matplotlib. Both back ends read it."""
+"""A figure as data: what is drawn, in a form that knows nothing of drawing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from .palette import PLAIN, Ink, Style
 
@@ -200,6 +200,22 @@ def thinned(count: int, largest: int = LARGEST_LINE) -> list[int]:
     if count <= largest:
         return list(range(count))
     return [round(i * (count - 1) / (largest - 1)) for i in range(largest)]
+
+
+def over_epochs(
+    name: str,
+    y: Sequence[Number],
+    style: Style,
+    low: Sequence[Number] | None = None,
+    high: Sequence[Number] | None = None,
+    few: int = 0,
+    **more: Any,
+) -> Line:
+    """A line of one value for each epoch (or trial), thinned; with markers where there are no more than ``few``."""
+    keep = thinned(len(y))
+    x = [float(i + 1) for i in keep]
+    ends = [None if values is None else clean(values[i] for i in keep) for values in (low, high)]
+    return Line(name, x, clean(y[i] for i in keep), style, ends[0], ends[1], markers=len(keep) <= few, **more)
 
 
 def slug(*words: object) -> str:

@@ -20,8 +20,8 @@ from .figure import (
     Series,
     arrows_text,
     clean,
+    over_epochs,
     slug,
-    thinned,
     value_axis,
     without_far,
 )
@@ -58,22 +58,10 @@ def _curves(panel: Panel, family: str, arms: Sequence[PanelArm], name: str, titl
         found = _band(arm.rows, name)
         if found is None:
             continue
-        x, mean, low, high, kind = found
-        keep = thinned(len(x))
+        mean, low, high, kind = found
         kinds.add(kind)
         label = arm.label + (f" ({arm.diverged} diverged)" if arm.diverged else "")
-        lines.append(
-            Line(
-                label,
-                [x[i] for i in keep],
-                clean(mean[i] for i in keep),
-                _panel_style(panel, arm),
-                None if low is None else clean(low[i] for i in keep),
-                None if high is None else clean(high[i] for i in keep),
-                markers=len(keep) <= 25,
-                shown=arm.shown,
-            )
-        )
+        lines.append(over_epochs(label, mean, _panel_style(panel, arm), low, high, few=25, shown=arm.shown))
     if not lines:
         return None
     means = [v for line in lines if isinstance(line, Line) and line.shown for v in line.y]
@@ -82,7 +70,7 @@ def _curves(panel: Panel, family: str, arms: Sequence[PanelArm], name: str, titl
     words = {"t": "mean and 95 % t-interval over seeds", "range": "mean and range over seeds", "one": "one run"}
     caption = "; ".join(words[kind] for kind in ("t", "range", "one") if kind in kinds)
     if window:
-        caption += "; the first epochs lie outside (double-click shows all)"
+        caption += "; the first epochs lie outside"
     if any(not line.shown for line in lines if isinstance(line, Line)):
         caption += "; click the faded names to add controls"
     where = f"{panel.title}: {family}" if family else panel.title
@@ -114,11 +102,11 @@ def _panel_style(panel: Panel, arm: PanelArm) -> Style:
     return Style(style.ink, dashes[turn % 6], style.width, markers[turn % 6])
 
 
-Band = tuple[list[float], list[float], "list[float] | None", "list[float] | None", str]
+Band = tuple[list[float], "list[float] | None", "list[float] | None", str]
 
 
 def _band(rows: Sequence[Row], name: str) -> Band | None:
-    """Epochs, mean, low, high over the runs that did not diverge, and what the band is."""
+    """Mean, low, high over the runs that did not diverge, and what the band is."""
     curves = [
         np.asarray(row.curves[name], float) for row in rows if not row.summary.get("diverged") and name in row.curves
     ]
@@ -127,13 +115,12 @@ def _band(rows: Sequence[Row], name: str) -> Band | None:
         return None
     length = min(map(len, curves))
     values = np.stack([curve[:length] for curve in curves], -1)
-    x = [float(epoch) for epoch in range(1, length + 1)]
     if len(curves) == 1:
-        return x, values[:, 0].tolist(), None, None, "one"
+        return values[:, 0].tolist(), None, None, "one"
     if len(curves) < FEWEST_FOR_INTERVAL:
-        return x, values.mean(-1).tolist(), values.min(-1).tolist(), values.max(-1).tolist(), "range"
+        return values.mean(-1).tolist(), values.min(-1).tolist(), values.max(-1).tolist(), "range"
     mean, low, high = interval_rows(values)
-    return x, mean.tolist(), low.tolist(), high.tolist(), "t"
+    return mean.tolist(), low.tolist(), high.tolist(), "t"
 
 
 def _window(lines: Sequence[Line]) -> tuple[float, float] | None:
@@ -272,17 +259,7 @@ def best_after_figures(panel: Panel) -> list[Figure]:
         for arm in arms:
             found = arm.best_after
             assert found is not None
-            keep = thinned(len(found.trials))
-            lines.append(
-                Line(
-                    arm.label,
-                    [found.trials[i] for i in keep],
-                    clean(found.validation[i] for i in keep),
-                    _panel_style(panel, arm),
-                    markers=len(keep) <= 20,
-                    shown=arm.shown,
-                )
-            )
+            lines.append(over_epochs(arm.label, found.validation, _panel_style(panel, arm), few=20, shown=arm.shown))
         if lines and any(isinstance(line, Line) and len(line.x) > 1 for line in lines):
             values = [v for line in lines if isinstance(line, Line) for v in line.y]
             out.append(
@@ -308,45 +285,30 @@ def memory_figures(panel: Panel) -> list[Figure]:
         row = arm.rows[0]
         if row.summary.get("diverged") or "gc_norm" not in row.curves:
             continue
-        stored, current = (np.asarray(row.curves[name], float).tolist() for name in ("gc_norm", "g_norm"))
-        keep = thinned(len(stored))
-        x = [float(i + 1) for i in keep]
         strong, weak = _panel_style(panel, arm), Style(GREY[1], "dot", 2.0, "x")
-        norms = (
-            Line("stored (mean)", x, clean(stored[i] for i in keep), strong),
-            Line("current", x, clean(current[i] for i in keep), weak),
-        )
-        name = f"{arm.label}, seed {row.trial.seed}"
-        out.append(
-            Figure(
-                slug("memory", panel.title, arm.label, "norms"),
-                f"{panel.title}: {name}, gradient norms",
-                FigureAxis("epoch", whole=True),
-                value_axis("gradient norm at the end of the epoch", [*norms[0].y, *norms[1].y]),
-                norms,
-                "one run",
-            )
-        )
+        stored, current = (np.asarray(row.curves[name], float).tolist() for name in ("gc_norm", "g_norm"))
+        drawn = [
+            ("norms", "gradient norms", "gradient norm at the end of the epoch", "one run")
+            + (over_epochs("stored (mean)", stored, strong), over_epochs("current", current, weak))
+        ]
         ages = np.asarray(row.curves["ages"], float)
         ages = np.where(ages > 0, ages, np.nan)
-        if not np.isfinite(ages).any():
-            continue
         ages = ages[np.isfinite(ages).any(1)]
-        oldest, mean = np.nanmax(ages, 1).tolist(), np.nanmean(ages, 1).tolist()
-        keep = thinned(len(oldest))
-        x = [float(i + 1) for i in keep]
-        lines = (
-            Line("mean age", x, clean(mean[i] for i in keep), strong),
-            Line("oldest", x, clean(oldest[i] for i in keep), weak),
-        )
-        out.append(
-            Figure(
-                slug("memory", panel.title, arm.label, "ages"),
-                f"{panel.title}: {name}, age of the stored gradients",
-                FigureAxis("epoch", whole=True),
-                value_axis("age (steps)", [*lines[0].y, *lines[1].y]),
-                lines,
-                "one run, at the end of each epoch",
+        if len(ages):
+            oldest, mean = np.nanmax(ages, 1).tolist(), np.nanmean(ages, 1).tolist()
+            drawn.append(
+                ("ages", "age of the stored gradients", "age (steps)", "one run, at the end of each epoch")
+                + (over_epochs("mean age", mean, strong), over_epochs("oldest", oldest, weak))
             )
-        )
+        out += [
+            Figure(
+                slug("memory", panel.title, arm.label, name),
+                f"{panel.title}: {arm.label}, seed {row.trial.seed}, {title}",
+                FigureAxis("epoch", whole=True),
+                value_axis(axis, [*one.y, *other.y]),
+                (one, other),
+                caption,
+            )
+            for name, title, axis, caption, one, other in drawn
+        ]
     return out

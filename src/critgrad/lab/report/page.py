@@ -1,4 +1,4 @@
-"""The page: one HTML file that holds everything it needs, plotly's script among it, once."""
+"""The page: one HTML file that holds everything it needs; figures, tables and words are there without its script."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ import numpy as np
 
 from critgrad._version import __version__
 
-from ..errors import MissingPackageError
+from .drawing import inline
 from .figure import Figure
 from .parts import Page, PageBlock, Section
-from .plotly_form import Inks, spec
 
 WEB = Path(__file__).with_name("web")
 LARGEST_BESIDE = 6  # columns of a table that fits beside a figure
@@ -23,14 +22,6 @@ LARGEST_BESIDE = 6  # columns of a table that fits beside a figure
 
 def render(report: Page, title: str, ledger: str) -> str:
     """The text of the page."""
-    try:  # here: the lab trains without it
-        from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        raise MissingPackageError("A report needs another package: pip install 'critgrad[lab]'") from error
-
-    inks = Inks()
-    figures = {figure.id: spec(figure, inks) for figure in report.figures}
-    numbers = {"inks": inks.pairs, "figures": figures}
     sections = "\n".join(_section(section) for section in report.sections)
     links = "".join(f'<a href="#{s.id}">{html.escape(s.title)}</a>' for s in report.sections)
     facts = "".join(f"<li><b>{html.escape(v)}</b><span>{html.escape(k)}</span></li>" for k, v in report.facts)
@@ -42,12 +33,9 @@ def render(report: Page, title: str, ledger: str) -> str:
         "BANNERS": banners,
         "LINKS": links,
         "SECTIONS": sections,
-        "COUNT": str(len(figures)),
         "FOOTER": html.escape(f"critgrad {__version__}, from {ledger}"),
         "DATA": embedded(data_of(report, title, ledger)),
-        "FIGURES": embedded(numbers),
         "SCRIPT": _web("report.js"),
-        "PLOTLY": get_plotlyjs(),
     }
     # In one pass: what is put in is never searched for places itself.
     return re.sub(r"\{\{([A-Z]+)\}\}", lambda match: parts[match[1]], _web("page.html"))
@@ -122,10 +110,17 @@ def _block(block: PageBlock, folded: bool) -> str:
 
 
 def _figure(figure: Figure) -> str:
+    drawn = inline(figure)
     caption = f"<figcaption>{html.escape(figure.caption)}</figcaption>" if figure.caption else ""
+    buttons = "".join(
+        f'<button type="button" data-entry="{number}" aria-pressed="{str(entry.shown).lower()}">'
+        f"{entry.sample}{html.escape(entry.name)}</button>"
+        for number, entry in enumerate(drawn.legend)
+    )
+    legend = f'<div class="legend">{buttons}</div>' if buttons else ""
+    points = f'<script type="application/json">{embedded(drawn.points)}</script>'
     return (
         f'<figure id="figure-{figure.id}"><h5>{html.escape(figure.title)}</h5>'
-        f'<div class="plot" data-figure="{figure.id}" role="img" aria-label="{html.escape(figure.title)}"></div>'
-        '<noscript><p class="note">This figure is drawn by JavaScript; its numbers stand in the tables.</p></noscript>'
-        f"{caption}</figure>"
+        f'<div class="plot" role="img" aria-label="{html.escape(figure.title)}">{drawn.svg}{points}</div>'
+        f"{legend}{caption}</figure>"
     )

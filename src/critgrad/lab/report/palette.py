@@ -23,7 +23,7 @@ class Ink:
 
 @dataclass(frozen=True)
 class Style:
-    """How a series is drawn. ``dash`` and ``marker`` are plotly's names."""
+    """How a series is drawn. ``dash`` and ``marker`` are names of drawing.py's tables."""
 
     ink: Ink
     dash: str = "solid"
@@ -54,6 +54,7 @@ OWN_ARMS = ("", "base", "C", "F")
 
 WIN = Ink("#00664a", "#46cba2")
 LOSS = Ink("#b04a00", "#f08a3c")
+TEXT, AXIS, GRID = Ink("#1c212b", "#e6e9ef"), Ink("#566072", "#a4adbd"), Ink("#e3e7ee", "#323a48")  # the page's own
 PLAIN = Ink("#3b4252", "#c8ced8")
 PAPER = Style(GREY[1], "dash", 2.0, "square")
 EFFECTS = (Ink("#0072b2", "#6cc0f0"), Ink("#d55e00", "#f08a3c"))  # better, worse: blue and vermillion

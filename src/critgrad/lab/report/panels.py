@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..ledger import Row
+from ..ledger.reach import Reach
 from ..stats import BestSoFar, Comparison, Interval, Speedup
+from .costs import ArmCost
 
 
 @dataclass(frozen=True)
@@ -20,16 +22,12 @@ class PanelArm:
     optimizer: str
     hyper: Mapping[str, Any]
     rows: tuple[Row, ...]
-    test: Interval | None
+    test: Interval
     diverged: int
     comparison: Comparison | None = None  # with the family's base
     speedup: Speedup | None = None  # over the family's base, in epochs
-    reached: str = ""  # epochs to target
-    step_ms: float | None = None
-    step_range: tuple[float, float] | None = None
-    step_ratio: float | None = None
-    epoch_seconds: float | None = None
-    peak_bytes: int | None = None
+    reach: Reach | None = None  # in epochs
+    cost: ArmCost | None = None
     best_after: BestSoFar | None = None
     shown: bool = True
 

@@ -10,7 +10,7 @@ from ..ledger import Row
 from ..ledger.source import Source
 from ..words import listed
 from .panels import Panel
-from .table import Cell, Table, number, prose, word
+from .table import Cell, Table, number, prose, table_of, word
 
 _LOUD = {"synthetic": "badge loss", "part": "badge warn", "whole": "badge plain"}
 
@@ -174,39 +174,31 @@ def failure_table(source: Source) -> Table | None:
 
 def cost_table(panels: Sequence[Panel]) -> Table | None:
     """Time of a step and memory, of every arm that was timed."""
-    heads = (
-        ("task", ""),
-        ("track", ""),
-        ("arm", ""),
-        ("step (ms)", "median time of optimizer.step over the timed steps"),
-        ("quartiles (ms)", ""),
-        ("to base", "of the family, in the same runs"),
-        ("epoch (s)", "training only"),
-        ("peak memory (MB)", "of the accelerator; a dash on a CPU"),
-        ("parameters", ""),
+    columns = (
+        ("task", lambda row: word(row[0].task)),
+        ("track", lambda row: word(row[0].track)),
+        ("arm", lambda row: word(row[1].label)),
+        ("step (ms)", "median time of optimizer.step over the timed steps", lambda row: number(row[2].step_ms, 3)),
+        ("quartiles (ms)", lambda row: word(" to ".join(f"{q:.3g}" for q in row[2].step_range or ()) or "-")),
+        ("to base", "of the family, in the same runs", lambda row: number(row[2].to_base, 3, "×")),
+        ("epoch (s)", "training only", lambda row: number(row[2].epoch_seconds, 3)),
+        ("peak memory (MB)", "of the accelerator; a dash on a CPU", lambda row: _megabytes(row[2].peak_bytes)),
+        ("parameters", lambda row: _size(row[1].rows)),
     )
-    cells, records = [], []
-    for panel in panels:
-        for arm in panel.arms:
-            if arm.step_ms is None and arm.peak_bytes is None:
-                continue
-            quartiles = f"{arm.step_range[0]:.3g} to {arm.step_range[1]:.3g}" if arm.step_range else "-"
-            size = next((row.summary.get("parameters") for row in arm.rows), None)
-            cells.append(
-                [
-                    word(panel.task),
-                    word(panel.track),
-                    word(arm.label),
-                    number(arm.step_ms, 3),
-                    word(quartiles),
-                    number(arm.step_ratio, 3, "×"),
-                    number(arm.epoch_seconds, 3),
-                    number(arm.peak_bytes / 1e6 if arm.peak_bytes else None),
-                    Cell(f"{size:,}" if size else "-", size),
-                ]
-            )
-            records.append(
-                {"task": panel.task, "track": panel.track, "arm": arm.label, "step_ms": arm.step_ms}
-                | {"to_base": arm.step_ratio, "epoch_seconds": arm.epoch_seconds, "peak_bytes": arm.peak_bytes}
-            )
-    return Table("table-cost", heads, cells, records) if cells else None
+    timed = [(panel, arm, arm.cost) for panel in panels for arm in panel.arms if arm.cost is not None]
+    timed = [row for row in timed if row[2].step_ms is not None or row[2].peak_bytes is not None]
+    records = [
+        {"task": panel.task, "track": panel.track, "arm": arm.label, "step_ms": cost.step_ms}
+        | {"to_base": cost.to_base, "epoch_seconds": cost.epoch_seconds, "peak_bytes": cost.peak_bytes}
+        for panel, arm, cost in timed
+    ]
+    return table_of("table-cost", columns, timed, records) if timed else None
+
+
+def _megabytes(count: int | None) -> Cell:
+    return number(count / 1e6 if count else None)
+
+
+def _size(rows: Sequence[Row]) -> Cell:
+    size = next((row.summary.get("parameters") for row in rows), None)
+    return Cell(f"{size:,}" if size else "-", size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,7 +69,7 @@ def _cell(cell: Cell, name: str) -> str:
     """A cell; on a narrow page it stands under the others of its row, behind its column's name."""
     sort = _attribute("data-label", name) + ("" if cell.sort is None else f' data-sort="{cell.sort:.17g}"')
     kind = " ".join(filter(None, ["number" if cell.sort is not None and not cell.css else "", cell.css]))
-    inner = html.escape(cell.text)
+    inner = html.escape(cell.text).replace(" ± ", "&nbsp;±&nbsp;")  # a value and its interval stay together
     if cell.css.startswith("badge"):
         return f'<td{sort}{_attribute("title", cell.title)}><span class="{cell.css}">{inner}</span></td>'
     return f"<td{sort}{_attribute('class', kind)}{_attribute('title', cell.title)}>{inner}</td>"
@@ -77,6 +77,20 @@ def _cell(cell: Cell, name: str) -> str:
 
 def _attribute(name: str, value: str) -> str:
     return f' {name}="{html.escape(value)}"' if value else ""
+
+
+def table_of(
+    identity: str,
+    columns: Sequence[tuple[Any, ...]],
+    rows: Iterable[Any],
+    records: Sequence[Mapping[str, Any]] = (),
+    title: str = "",
+    folded: bool = False,
+) -> Table:
+    """A table by its columns: (heading, a row's cell), or with what it means between the two."""
+    rows = list(rows)
+    heads = [(head, hint[0] if hint else "") for head, *hint, _ in columns]
+    return Table(identity, heads, [[cell(row) for *_, cell in columns] for row in rows], records, title, folded)
 
 
 # -- values as cells -----------------------------------------------------------------------------------------------------
@@ -120,14 +134,16 @@ def interval(found: Interval | None, signed: bool = False) -> Cell:
 
 
 _WORDS = {
-    "win": "▲ win",
-    "loss": "▼ loss",
-    "tie": "= tie",
+    "better": "▲ better",
+    "worse": "▼ worse",
+    "same": "= same",
+    "open": "? open",
     "identical": "≡ identical",
     "one seed": "one seed",
     "not tested": "not tested",
 }
-_ORDER = {"loss": -1.0, "win": 1.0}
+_ORDER = {"worse": -1.0, "better": 1.0}
+_BADGES = {"better": "win", "worse": "loss", "identical": "identical"}  # colours of the page
 
 
 def verdict(found: Comparison | None) -> Cell:
@@ -135,9 +151,7 @@ def verdict(found: Comparison | None) -> Cell:
     if found is None:
         return Cell("")
     name = found.shown
-    return Cell(
-        _WORDS.get(name, name), _ORDER.get(name, 0.0), f"badge {'tie' if name in ('one seed', 'not tested') else name}"
-    )
+    return Cell(_WORDS.get(name, name), _ORDER.get(name, 0.0), f"badge {_BADGES.get(name, 'plain')}")
 
 
 def notes_of(rows: Sequence[Comparison]) -> list[str]:
@@ -175,7 +189,10 @@ COMPARISON = (
     ("against", "primary: the rival that was best on the tuning seeds"),
     ("seeds", "reported, other ones than the tuning seeds"),
     ("difference", "mean paired difference with its 95 % t-interval; positive: the arm is better"),
-    ("verdict", "win: the interval lies above 0 and, where testable, p (Holm) < 0.05"),
+    (
+        "verdict",
+        "better: the interval lies above 0 and, where testable, p (Holm) < 0.05; same: it lies inside the margin",
+    ),
     ("p", "exact two-sided sign-flip test"),
     ("p (Holm)", "corrected over the primary comparisons; a dash: not testable, or not primary"),
     ("P(better)", "share of the seeds on which the arm is better"),

@@ -8,7 +8,7 @@ and a ratio above 1 speak for the arm. ``python -m critgrad.lab.stats.simulate``
 >>> arm, rival = [64.2, 64.9, 63.8, 64.4, 64.6, 64.1], [63.1, 63.9, 63.0, 63.6, 63.2, 63.3]
 >>> (row,) = stats.judge([stats.Pair("cifar10", "Adam_F", "Adam_F", "NAdam", arm, rival, primary=True)])
 >>> row.verdict, round(row.difference, 2), round(row.low, 2), round(row.high, 2), row.p
-('win', 0.98, 0.73, 1.24, 0.03125)
+('better', 0.98, 0.73, 1.24, 0.03125)
 """
 
 from .improvement import Improvement, probability_of_improvement
@@ -18,7 +18,7 @@ from .signflip import SignFlip, holm, sign_flip
 from .student import t_quantile
 from .suite import SuiteScore, interquartile_mean, normalised, suite_difference, suite_score
 from .survival import Speedup, Survival, kaplan_meier, speedup, target_value, time_to_target
-from .verdicts import Comparison, Pair, judge, seeds_needed, unreachable
+from .verdicts import Comparison, Pair, judge, margin_of, seeds_needed, unreachable
 
 __all__ = [
     "BestSoFar",
@@ -40,6 +40,7 @@ __all__ = [
     "interquartile_mean",
     "judge",
     "kaplan_meier",
+    "margin_of",
     "mean_interval",
     "normalised",
     "paired_difference",

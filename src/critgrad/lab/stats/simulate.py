@@ -1,6 +1,6 @@
 """What the statistics are worth, by simulation: ``python -m critgrad.lab.stats.simulate``.
 
-The A/A test compares an optimizer with itself under other seeds: about 95 % must come out "tie". Then an improvement
+The A/A test compares an optimizer with itself under other seeds: about 95 % must come out "open". Then an improvement
 is planted and must be found. Data are normal, heavy-tailed, skewed, diverging and censored. What to expect, and what
 the table shows:
 
@@ -120,8 +120,8 @@ class Rates:
 
     interval: float  # the t-interval excludes 0
     test: float  # the sign-flip p is below 0.05
-    decided: float  # the rule of ``verdicts`` says something other than "tie"
-    won: float  # and that is "win"
+    decided: float  # the rule of ``verdicts`` says "better" or "worse"
+    won: float  # and that is "better"
     coverage: float  # the t-interval holds the true mean difference
 
 
@@ -161,7 +161,7 @@ def band(probability: float, rows: int, confidence: float = 0.99) -> tuple[float
 
 
 def family_wise(setting: SimulatedSetting, n: int, primaries: int = 9, rows: int = ROWS, seed: int = 0) -> float:
-    """The share of whole tables of A/A primaries with at least one that is no tie after Holm's correction."""
+    """The share of whole tables of A/A primaries with at least one that is decided after Holm's correction."""
     differences, _ = setting.draw(generator(seed), rows * primaries, n, 0.0)
     _, low, high = interval_rows(differences)
     ps = sign_flip_rows(differences).reshape(rows, primaries).tolist()
@@ -234,7 +234,7 @@ def _percent(value: float) -> str:
 
 def verdict_table(rows: int = ROWS) -> str:
     """False verdicts, coverage and power of the rule, in percent."""
-    head = ["data", "n", "not tie", "interval", "test", "coverage", *(f"power {e:g} sd" for e in PLANTED)]
+    head = ["data", "n", "a difference", "interval", "test", "coverage", *(f"power {e:g} sd" for e in PLANTED)]
     cells = [head]
     for setting in SETTINGS.values():
         for n in SEEDS:
@@ -276,8 +276,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"""\
 {args.rows} simulated comparisons per line, half as many in the second table; shares in percent.
 The 99 % band around 5 is {_percent(low)} to {_percent(high)}.
-not tie: an optimizer against itself, judged by the rule; interval, test: by one of its halves alone.
-coverage: of the 95 % t-interval with 1 sd planted. power: a planted improvement is called a win.
+a difference: an optimizer against itself is called better or worse; interval, test: by one of its halves alone.
+coverage: of the 95 % t-interval with 1 sd planted. power: a planted improvement is called better.
 
 {verdict_table(args.rows)}
 

@@ -1,13 +1,15 @@
-"""From values to "win", "tie" or "loss", by one rule written down before the runs.
+"""From values to "better", "worse", "same" or "open", by one rule written down before the runs.
 
-Win: the 95 % interval of the mean paired difference lies above 0, and, where the exact test can speak, its p after
-Holm's correction over the primary comparisons is below 0.05. Loss: the same below 0. Everything else is a tie.
+Better: the 95 % interval of the mean paired difference lies above 0, and, where the exact test can speak, its p after
+Holm's correction over the primary comparisons is below 0.05. Worse: the same below 0. Same: the interval lies inside plus
+or minus a margin (``margin_of``). Everything else is open.
 With fewer than six seeds no sign-flip p is below 0.05: the interval decides alone and the row says "not testable".
 Pairs that are not primary are descriptive: their interval alone decides, and no claim may rest on them.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from .intervals import improvements, mean_interval
 from .signflip import holm, sign_flip
 
 ALPHA = 0.05
+MARGIN = 0.01  # of what the base learns: a smaller difference is none
 FEWEST_SEEDS = 6  # 2^(1 - 6) = 0.03125 is the first smallest p below 0.05
 
 
@@ -33,6 +36,7 @@ class Pair:
     rival_values: Values
     higher_is_better: bool = True
     primary: bool = False
+    margin: float | None = None  # within which two values are the same; without one nothing is called the same
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class Comparison:
     p_holm: float | None  # of testable primaries alone
     testable: bool
     poi: float  # probability of improvement
-    verdict: str  # "win", "tie" or "loss"
+    verdict: str  # "better", "worse", "same" or "open"
     primary: bool
 
     @property
@@ -61,8 +65,8 @@ class Comparison:
 
     @property
     def shown(self) -> str:
-        """The verdict as a table has it. With fewer than six seeds there is no test, and so no word of winning or losing: the
-        difference, and from three seeds on its interval, speak for themselves.
+        """The verdict as a table has it. With fewer than six seeds there is no test, and so no word for it: the difference, and
+        from three seeds on its interval, speak for themselves.
 
         >>> judge([Pair("t", "f", "a", "b", [2.0], [1.0])])[0].shown
         'one seed'
@@ -79,23 +83,34 @@ class Comparison:
 
         >>> pair = Pair("t", "f", "a", "b", [2.0, 3.1, 4.2, 3.0, 2.1], [1.0, 2.0, 3.0, 2.0, 1.0], primary=True)
         >>> judge([pair])[0].verdict, judge([pair])[0].note
-        ('win', 'not testable')
+        ('better', 'not testable')
         """
         notes = {"identical": self.identical, "not testable": not self.testable, "descriptive": not self.primary}
         return ", ".join(note for note, holds in notes.items() if holds)
 
 
-def decide(low: float, high: float, p_holm: float | None) -> str:
+def margin_of(initial: float, reached: float, logarithmic: bool = False) -> float:
+    """Of what is learnt from a value before training to the one reached, the share ``MARGIN``.
+
+    A perplexity is learnt in its logarithm, the loss: from 10,000 to 130 nearly all of the way lies above 1,000.
+
+    >>> round(margin_of(10.0, 98.0), 6), round(margin_of(10_000.0, 130.0, logarithmic=True), 2)
+    (0.88, 5.65)
+    """
+    return MARGIN * (reached * abs(math.log(initial / reached)) if logarithmic else abs(reached - initial))
+
+
+def decide(low: float, high: float, p_holm: float | None, margin: float | None = None) -> str:
     """The rule itself; ``p_holm`` is ``None`` where there is no test to ask.
 
     >>> decide(0.1, 0.5, 0.02), decide(0.1, 0.5, 0.05), decide(-0.5, -0.1, None), decide(-0.1, 0.5, 0.01)
-    ('win', 'tie', 'loss', 'tie')
+    ('better', 'open', 'worse', 'open')
+    >>> decide(-0.1, 0.5, 0.3, margin=0.6), decide(-0.7, 0.5, 0.3, margin=0.6), decide(0.1, 0.5, 0.02, margin=0.6)
+    ('same', 'open', 'better')
     """
-    if p_holm is not None and not p_holm < ALPHA:
-        return "tie"
-    if low > 0:
-        return "win"
-    return "loss" if high < 0 else "tie"
+    if (p_holm is None or p_holm < ALPHA) and (low > 0 or high < 0):
+        return "better" if low > 0 else "worse"
+    return "same" if margin is not None and -margin < low and high < margin else "open"
 
 
 def judge(pairs: Sequence[Pair]) -> list[Comparison]:
@@ -106,10 +121,10 @@ def judge(pairs: Sequence[Pair]) -> list[Comparison]:
     >>> better = [1.0, 1.2, 0.9, 1.1, 1.3, 0.8]
     >>> one = Pair("ptb", "Adam_F", "Adam_F", "NAdam", [140 - b for b in better], [140.0] * 6, False, primary=True)
     >>> judge([one])[0].verdict
-    'win'
+    'better'
     >>> two = Pair("mnist", "Adam_F", "Adam_F", "NAdam", [97 + b for b in better], [97.0] * 6, primary=True)
     >>> [(row.verdict, row.p_holm) for row in judge([one, two])]  # with two to correct for, six seeds are too few
-    [('tie', 0.0625), ('tie', 0.0625)]
+    [('open', 0.0625), ('open', 0.0625)]
     """
     twice = [key for key, count in Counter((p.task, p.family) for p in pairs if p.primary).items() if count > 1]
     if twice:
@@ -135,7 +150,7 @@ def judge(pairs: Sequence[Pair]) -> list[Comparison]:
                 p_holm=p_holm,
                 testable=able,
                 poi=float(won(difference).mean()),
-                verdict=decide(found.low, found.high, p_holm),
+                verdict=decide(found.low, found.high, p_holm, pair.margin),
                 primary=pair.primary,
             )
         )
@@ -157,9 +172,9 @@ def seeds_needed(primaries: int, alpha: float = ALPHA) -> int:
 
 
 def unreachable(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Testable primaries that could not have passed Holm had every seed been won: too few seeds for so many tests.
+    """Testable primaries that could not have passed Holm had every seed been better: too few seeds for so many tests.
 
-    Their "tie" says nothing about the arm; a report should say so beside them.
+    Their "open" says nothing about the arm; a report should say so beside them.
     """
     primaries = [row for row in comparisons if row.primary and row.testable]
     # The best case: every primary at its smallest p, which Holm then takes in this order and stops at the first miss.

@@ -15,7 +15,7 @@ import critgrad
 from ..errors import LabError
 from ..run.spec import Trial
 from . import family
-from .bases import Lion, Muon, ScheduleFree
+from .bases import Lion, Muon
 
 
 @dataclass(frozen=True)
@@ -73,18 +73,8 @@ OPTIMIZERS: dict[str, Recipe] = {recipe.name: recipe for recipe in _RECIPES}
 # What is being tried, beside what is offered.
 _RESEARCH = (
     Recipe("Lion", Lion, "Lion", "base", {}, "sign of a momentum"),
-    Recipe("Lion_F", critgrad.critical(Lion, aggr="fisher"), "Lion", "F", _DAMPER, "Lion, memory damps"),
     Recipe("Muon", Muon, "Muon", "base", {}, "orthogonalised momentum"),
     Recipe("Muon_F", critgrad.critical(Muon, aggr="fisher"), "Muon", "F", _DAMPER, "Muon, memory damps"),
-    Recipe("ScheduleFree", ScheduleFree, "ScheduleFree", "base", {}, "Adam, an average instead of a schedule"),
-    Recipe(
-        "ScheduleFree_F",
-        critgrad.critical(ScheduleFree, aggr="fisher"),
-        "ScheduleFree",
-        "F",
-        _DAMPER,
-        "ScheduleFree, memory damps",
-    ),
     # The others that keep a memory of gradients, to compare with: AdamW each.
     Recipe("NAdamW", torch.optim.NAdam, "AdamW", "rival", _DECOUPLED, "NAdam with decoupled weight decay"),
     Recipe("NesterovAdamW", torch.optim.NAdam, "AdamW", "rival", _CONSTANT, "AdamW with Nesterov's numerator"),
@@ -100,10 +90,7 @@ RESEARCH: dict[str, Recipe] = {recipe.name: recipe for recipe in _RESEARCH}
 TRAINED: dict[str, Recipe] = {**OPTIMIZERS, **RESEARCH}
 
 # By family, where nobody has tuned: a start for a first run, not advice.
-STARTING_LR = {
-    **{"SGD": 0.1, "SGDM": 0.01, "RMSprop": 0.001, "Adam": 0.001, "AdamW": 0.001},
-    **{"Lion": 0.0003, "Muon": 0.001, "ScheduleFree": 0.001},
-}
+STARTING_LR = {"SGD": 0.1, "SGDM": 0.01, "RMSprop": 0.001, "Adam": 0.001, "AdamW": 0.001, "Lion": 0.0003, "Muon": 0.001}
 
 
 class UnknownOptimizerError(LabError):
@@ -115,13 +102,13 @@ class UnknownOptimizerError(LabError):
 def recipe_of(name: str) -> Recipe:
     """The record of a name, or an error that lists the names there are and the nearest of them."""
     try:
-        return TRAINED[name]
+        return OPTIMIZERS[name]
     except KeyError:
-        spelt = {known.lower(): known for known in TRAINED}
+        spelt = {known.lower(): known for known in OPTIMIZERS}
         near = [spelt[low] for low in get_close_matches(name.lower(), spelt)]
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         raise UnknownOptimizerError(
-            f"Invalid optimizer: {name!r}, expected one of {', '.join(TRAINED)}{hint}"
+            f"Invalid optimizer: {name!r}, expected one of {', '.join(OPTIMIZERS)}{hint}"
         ) from None
 
 

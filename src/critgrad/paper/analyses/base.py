@@ -13,7 +13,7 @@ from typing import Any
 from critgrad.lab.errors import LabError
 from critgrad.lab.ledger import Ledger, Planned, Role, Row
 from critgrad.lab.run.spec import ENGINES, Trial
-from critgrad.lab.train.optimizers import TRAINED, recipe_of
+from critgrad.lab.train.optimizers import OPTIMIZERS, recipe_of
 
 from ..protocol import chosen_hyper
 
@@ -100,7 +100,7 @@ def _of_run(hyper: Mapping[str, Any], seed: int) -> dict[str, Any]:
 def with_memory(analysis: str, optimizer: str, roles: tuple[str, ...] = ("C", "F")) -> str:
     """The optimizer, or an error where the analysis has nothing to look at in it."""
     if recipe_of(optimizer).role not in roles:
-        known = ", ".join(name for name, recipe in TRAINED.items() if recipe.role in roles)
+        known = ", ".join(name for name, recipe in OPTIMIZERS.items() if recipe.role in roles)
         raise LabError(f"Invalid optimizer for {analysis}: {optimizer!r}, expected one of {known}")
     return optimizer
 

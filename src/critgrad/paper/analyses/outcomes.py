@@ -11,7 +11,7 @@ import torch
 from critgrad.lab.ledger import Planned, Row
 from critgrad.lab.stats import mean_interval
 from critgrad.lab.tasks import task_of
-from critgrad.lab.train.optimizers import TRAINED, recipe_of
+from critgrad.lab.train.optimizers import OPTIMIZERS, recipe_of
 
 from ..protocol.families import FAMILIES, PAPER
 from .base import Analysis, Options, by_arm, planned, tuned, with_memory
@@ -154,7 +154,7 @@ def _ablation(task: str, rows: Sequence[Row]) -> dict[str, Any]:
 
 def _place(optimizer: str) -> int:
     """The paper's eight in the order of its tables, then the others."""
-    return PAPER.index(optimizer) if optimizer in PAPER else len(PAPER) + list(TRAINED).index(optimizer)
+    return PAPER.index(optimizer) if optimizer in PAPER else len(PAPER) + list(OPTIMIZERS).index(optimizer)
 
 
 def _noise_trials(task: str, options: Options) -> list[Planned]:

@@ -4,7 +4,7 @@ A track is a pure function of the ledger. ``fair("digits-mlp").plan(ledger)`` gi
 ``tables(ledger, registration)`` what the finished ones say.
 """
 
-from .arms import ARMS, Arm
+from .arms import ARMS, FairArm
 from .defaults import Defaults, chosen_hyper, load_defaults, write_defaults
 from .families import FAMILIES, PAPER
 from .outcome import tables
@@ -17,11 +17,11 @@ __all__ = [
     "ARMS",
     "FAMILIES",
     "PAPER",
-    "Arm",
     "ArmResult",
     "Decomposition",
     "Defaults",
     "Fair",
+    "FairArm",
     "Outcome",
     "PaperTrack",
     "Registration",

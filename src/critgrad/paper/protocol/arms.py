@@ -43,7 +43,7 @@ class ArmSearch:
 
 
 @dataclass(frozen=True)
-class Arm:
+class FairArm:
     """One arm. ``label`` names it in tables, with the family in the place of ``{}``; ``labels`` where that does not do."""
 
     name: str
@@ -94,10 +94,10 @@ def _memory(role: str, axes: tuple[tuple[str, str], ...], **fixed: Any) -> dict[
 
 
 _ARMS = (
-    Arm("base", "{}", "the base optimizer, learning rate tuned", _BASE),
-    Arm("C", "{}_C", "the paper's memory: its gradients are added", _memory("C", _C_AXES)),
-    Arm("F", "{}_F", "the memory damps the directions that it holds", _memory("F", _F_AXES)),
-    Arm(
+    FairArm("base", "{}", "the base optimizer, learning rate tuned", _BASE),
+    FairArm("C", "{}_C", "the paper's memory: its gradients are added", _memory("C", _C_AXES)),
+    FairArm("F", "{}_F", "the memory damps the directions that it holds", _memory("F", _F_AXES)),
+    FairArm(
         "rival",
         "{} momentum .9",
         "NAdam; Nesterov's momentum; RMSprop with momentum .9",
@@ -109,7 +109,7 @@ _ARMS = (
         },
         labels={"SGD": "Nesterov", "SGDM": "Nesterov", "Adam": "NAdam"},
     ),
-    Arm(
+    FairArm(
         "F-rival",
         "{}_F momentum .9",
         "damping on the rival instead of the base",
@@ -121,7 +121,7 @@ _ARMS = (
         },
         labels={"SGD": "Nesterov_F", "SGDM": "Nesterov_F", "Adam": "NAdam_F"},
     ),
-    Arm(
+    FairArm(
         "F-tensor",
         "{}_F momentum .9, by tensor",
         "damping on the rival, each tensor with a memory of its own",
@@ -133,7 +133,7 @@ _ARMS = (
         },
         labels={"SGD": "Nesterov_F by tensor", "SGDM": "Nesterov_F by tensor", "Adam": "NAdam_F by tensor"},
     ),
-    Arm(
+    FairArm(
         "momentum",
         "{} tuned momentum",
         "momentum (Adam: beta1) tuned beside the learning rate",
@@ -145,23 +145,27 @@ _ARMS = (
         },
         labels={"SGDM": "SGD tuned momentum", "Adam": "Adam tuned beta1"},
     ),
-    Arm("AggMo", "AggMo", "aggregated momentum (0, .9, .99)", {"SGD": _AGGMO, "SGDM": _AGGMO}),
-    Arm("C-FIFO", "{}_C FIFO", "the same memory of the last gradients", _memory("C", _C_AXES[:1], policy="FIFO")),
-    Arm(
+    FairArm("AggMo", "AggMo", "aggregated momentum (0, .9, .99)", {"SGD": _AGGMO, "SGDM": _AGGMO}),
+    FairArm("C-FIFO", "{}_C FIFO", "the same memory of the last gradients", _memory("C", _C_AXES[:1], policy="FIFO")),
+    FairArm(
         "F-FIFO",
         "{}_F FIFO",
         "damping with the last gradients",
         _memory("F", (("F", "topC"), ("F", "rho")), policy="FIFO"),
     ),
-    Arm("F-random", "{}_F random", "damping with gradients admitted by a coin", _memory("F", _F_AXES, policy="random")),
-    Arm("C-step", "{}, step of _C", "the base with the memory's step size: lr x S, or equal update RMS", needs=("C",)),
-    Arm("C-momentum", "{}, delay of _C", "momentum with the memory's gain and measured mean age", needs=("C",)),
-    Arm("C-yoked", "{}_C yoked", "the memory with another seed's decisions replayed", needs=("C",)),
-    Arm("C-longer", "{}, time of _C", "the base trained as long as the memory takes", needs=("C", "base")),
-    Arm("F-step", "{}, step of _F", "the base at the damped step's update RMS", needs=("F",)),
-    Arm("F-yoked", "{}_F yoked", "damping with another seed's decisions replayed", needs=("F",)),
-    Arm("F-longer", "{}, time of _F", "the base trained as long as damping takes", needs=("F", "base")),
-    Arm(
+    FairArm(
+        "F-random", "{}_F random", "damping with gradients admitted by a coin", _memory("F", _F_AXES, policy="random")
+    ),
+    FairArm(
+        "C-step", "{}, step of _C", "the base with the memory's step size: lr x S, or equal update RMS", needs=("C",)
+    ),
+    FairArm("C-momentum", "{}, delay of _C", "momentum with the memory's gain and measured mean age", needs=("C",)),
+    FairArm("C-yoked", "{}_C yoked", "the memory with another seed's decisions replayed", needs=("C",)),
+    FairArm("C-longer", "{}, time of _C", "the base trained as long as the memory takes", needs=("C", "base")),
+    FairArm("F-step", "{}, step of _F", "the base at the damped step's update RMS", needs=("F",)),
+    FairArm("F-yoked", "{}_F yoked", "damping with another seed's decisions replayed", needs=("F",)),
+    FairArm("F-longer", "{}, time of _F", "the base trained as long as damping takes", needs=("F", "base")),
+    FairArm(
         "F-rival-longer",
         "{} momentum .9, time of _F",
         "the rival trained as long as damping on it takes",
@@ -169,7 +173,7 @@ _ARMS = (
         labels={"SGD": "Nesterov, time of _F", "SGDM": "Nesterov, time of _F", "Adam": "NAdam, time of _F"},
     ),
 )
-ARMS: dict[str, Arm] = {arm.name: arm for arm in _ARMS}
+ARMS: dict[str, FairArm] = {arm.name: arm for arm in _ARMS}
 
 
 def base_search(family: str) -> ArmSearch:

@@ -50,6 +50,9 @@ class Defaults:
         return next((row for row in self.arms if (row.family, row.arm) == (family, name)), None)
 
 
+_WRITTEN = ("family", "arm", "optimizer", "hyper", "trials", "edges")  # of an arm
+
+
 def write_defaults(outcome: Outcome, path: Path | None = None) -> Path:
     """Write the chosen hyper-parameters of a finished sweep; an unfinished one is refused.
 
@@ -72,17 +75,7 @@ def write_defaults(outcome: Outcome, path: Path | None = None) -> Path:
         "tuning_seeds": list(registration.tuning_seeds),
         "settings": registration.trial_settings,
         "engine": registration.engine,
-        "arms": [
-            {
-                "family": row.family,
-                "arm": row.arm,
-                "optimizer": row.optimizer,
-                "hyper": dict(row.hyper),
-                "trials": row.trials,
-                "edges": dict(row.edges),
-            }
-            for row in rows
-        ],
+        "arms": [{name: getattr(row, name) for name in _WRITTEN} for row in rows],
     }
     path = path or FOLDER / f"{outcome.task}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,29 +96,9 @@ def load_defaults(task: str, path: Path | None = None) -> Defaults:
     values = json.loads(path.read_text(encoding="utf-8"))
     if values.get("format") != FORMAT:
         raise LabError(f"{path}: invalid format {values.get('format')!r}, expected {FORMAT}")
-    arms = tuple(
-        Default(
-            row["family"],
-            row["arm"],
-            ARMS[row["arm"]].label_in(row["family"]),
-            row["optimizer"],
-            row["hyper"],
-            row["trials"],
-            row["edges"],
-        )
-        for row in values["arms"]
-    )
-    return Defaults(
-        values["task"],
-        values["command"],
-        values["registration"],
-        values["commit"],
-        values["trials"],
-        tuple(values["tuning_seeds"]),
-        values["settings"],
-        values["engine"],
-        arms,
-    )
+    arms = tuple(Default(**row, label=ARMS[row["arm"]].label_in(row["family"])) for row in values["arms"])
+    plain = {name: value for name, value in values.items() if name not in ("format", "arms", "tuning_seeds")}
+    return Defaults(**plain, tuning_seeds=tuple(values["tuning_seeds"]), arms=arms)
 
 
 def chosen_hyper(task: str, optimizer: str) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from critgrad.lab.stats import (
     choose,
     expected_best,
     judge,
+    margin_of,
     mean_interval,
     paired_difference,
 )
@@ -70,14 +71,16 @@ def tables(ledger: Reader, registration: Registration) -> Outcome:
         arms += _arms(track, state, view, rows[family], targets[family], worst_loss)
         missing += _missing(registration, state, rows[family])
     found = {(row.family, row.arm): row for row in arms}
-    pairs = _primary_pairs(registration, states, view, found)
+    initial = _initial(view)
+    margins = _margins(registration, initial, found)
+    pairs = _primary_pairs(registration, states, view, found, margins)
     plan = track.plan(ledger)
     return Outcome(
         registration=registration,
         standing=standing(ledger, registration),
         arms=tuple(arms),
         primary=tuple(judged(pairs)),
-        descriptive=tuple(judge(_descriptive_pairs(registration, found))),
+        descriptive=tuple(judge(_descriptive_pairs(registration, found, margins))),
         decompositions=tuple(_decompositions(registration, found)),
         missing=tuple(missing),
         targets=targets,
@@ -87,7 +90,7 @@ def tables(ledger: Reader, registration: Registration) -> Outcome:
         data=tuple(sorted({(row.summary["data_state"], row.summary["data_sha256"]) for row in view.rows.values()})),
         mixed=_mixed(reported),
         runs=len(view.rows),
-        initial=_initial(view),
+        initial=initial,
         pairs=tuple(pairs),
     )
 
@@ -272,8 +275,21 @@ def _missing(registration: Registration, state: FamilyState, rows: Mapping[str, 
 Found = Mapping[tuple[str, str], ArmResult]
 
 
+def _margins(registration: Registration, initial: float | None, found: Found) -> dict[str, float]:
+    """By family, the difference below which two values are the same: a share of what the tuned base learns."""
+    bases = {family: row.test.mean for (family, arm), row in found.items() if arm == "base"}
+    if initial is None:
+        return {}
+    in_logs = registration.metric == "perplexity"
+    return {family: margin_of(initial, reached, in_logs) for family, reached in bases.items()}
+
+
 def _primary_pairs(
-    registration: Registration, states: Mapping[str, FamilyState], view: View, found: Found
+    registration: Registration,
+    states: Mapping[str, FamilyState],
+    view: View,
+    found: Found,
+    margins: Mapping[str, float],
 ) -> list[Pair]:
     """Each memory against the best of its rivals, the rival chosen on the tuning seeds alone."""
     out = []
@@ -283,7 +299,8 @@ def _primary_pairs(
                 continue
             rival = _best_rival(registration, state, primary.against, view)
             if rival is not None and (family, rival) in found:
-                out.append(_pair(registration, found[family, primary.arm], found[family, rival], primary=True))
+                arms = found[family, primary.arm], found[family, rival]
+                out.append(_pair(registration, *arms, margins.get(family), primary=True))
     return out
 
 
@@ -299,15 +316,18 @@ def _best_rival(registration: Registration, state: FamilyState, names: Sequence[
     return choose(values, higher_is_better=registration.higher_is_better).key
 
 
-def _descriptive_pairs(registration: Registration, found: Found) -> list[Pair]:
+def _descriptive_pairs(registration: Registration, found: Found, margins: Mapping[str, float]) -> list[Pair]:
     out = []
     for (family, arm), row in found.items():
         rivals = [*(["base"] if arm != "base" else []), *_AGAINST.get(arm, ())]
-        out += [_pair(registration, row, found[family, rival]) for rival in rivals if (family, rival) in found]
+        there = [found[family, rival] for rival in rivals if (family, rival) in found]
+        out += [_pair(registration, row, rival, margins.get(family)) for rival in there]
     return out
 
 
-def _pair(registration: Registration, arm: ArmResult, rival: ArmResult, primary: bool = False) -> Pair:
+def _pair(
+    registration: Registration, arm: ArmResult, rival: ArmResult, margin: float | None, primary: bool = False
+) -> Pair:
     return Pair(
         registration.task,
         f"{arm.family}_{arm.arm}" if primary else arm.family,
@@ -317,6 +337,7 @@ def _pair(registration: Registration, arm: ArmResult, rival: ArmResult, primary:
         rival.values,
         registration.higher_is_better,
         primary,
+        margin,
     )
 
 

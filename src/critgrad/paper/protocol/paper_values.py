@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from critgrad.lab.errors import LabError
@@ -41,81 +42,8 @@ GRID: dict[str, dict[str, tuple[Any, ...]]] = {
 }
 MEMORY_GRID: dict[str, tuple[Any, ...]] = {"decay": (0.7, 0.9, 0.99), "topC": (5, 10, 20)}
 
-# task, optimizer, lr, topC, decay, momentum, beta1, beta2, alpha, test result, its +-
-_TABLE = """
-cifar10-convnet  Adam      0.001   -      -      -      0.9    0.99   -      64.26   0.47
-cifar10-convnet  Adam_C    0.0001  5      0.7    -      0.99   0.99   -      63.72   0.37
-cifar10-convnet  RMSprop   0.0001  -      -      -      -      -      0.9    63.9    0.33
-cifar10-convnet  RMSprop_C 0.0001  5      0.7    -      -      -      0.9    64.02   0.78
-cifar10-convnet  SGDM      0.001   -      -      0.9    -      -      -      64.7    0.69
-cifar10-convnet  SGDM_C    0.001   5      0.7    0.9    -      -      -      63.68   0.77
-cifar10-convnet  SGD       0.01    -      -      -      -      -      -      63.9    0.63
-cifar10-convnet  SGD_C     0.01    5      0.99   -      -      -      -      64.89   0.66
-cifar100-convnet Adam      0.0001  -      -      -      0.9    0.9999 -      54.71   0.55
-cifar100-convnet Adam_C    0.00001 20     0.7    -      0.9    0.9999 -      53.55   0.42
-cifar100-convnet RMSprop   0.0001  -      -      -      -      -      0.99   54.35   0.5
-cifar100-convnet RMSprop_C 0.00001 20     0.7    -      -      -      0.99   52.93   0.57
-cifar100-convnet SGDM      0.01    -      -      0.9    -      -      -      56.03   0.49
-cifar100-convnet SGDM_C    0.001   20     0.7    0.9    -      -      -      59.07   0.2
-cifar100-convnet SGD       0.1     -      -      -      -      -      -      55.37   0.39
-cifar100-convnet SGD_C     0.01    5      0.9    -      -      -      -      58.0    0.37
-ptb-lstm         Adam      0.0001  -      -      -      0.9    0.999  -      153.54  1.65
-ptb-lstm         Adam_C    0.0001  5      0.9    -      0.9    0.999  -      133.28  0.61
-ptb-lstm         RMSprop   0.0001  -      -      -      -      -      0.9    141.83  0.57
-ptb-lstm         RMSprop_C 0.0001  20     0.9    -      -      -      0.9    130.63  0.64
-ptb-lstm         SGDM      0.1     -      -      0.9    -      -      -      139.93  0.64
-ptb-lstm         SGDM_C    0.1     10     0.9    0.9    -      -      -      132.22  1.1
-ptb-lstm         SGD       0.1     -      -      -      -      -      -      386.57  18.61
-ptb-lstm         SGD_C     0.1     2      0.95   -      -      -      -      295.33  2.96
-wikitext2-lstm   Adam      0.0001  -      -      -      0.9    0.9999 -      170.3   1.23
-wikitext2-lstm   Adam_C    0.0001  20     0.9    -      0.9    0.9999 -      169.23  1.06
-wikitext2-lstm   RMSprop   0.0001  -      -      -      -      -      0.9    180.42  1.64
-wikitext2-lstm   RMSprop_C 0.0001  20     0.9    -      -      -      0.9    172.15  1.63
-wikitext2-lstm   SGDM      0.1     -      -      0.9    -      -      -      166.82  2.24
-wikitext2-lstm   SGDM_C    0.1     10     0.9    0.9    -      -      -      156.75  1.32
-wikitext2-lstm   SGD       0.1     -      -      -      -      -      -      461.84  12.68
-wikitext2-lstm   SGD_C     0.1     2      0.95   -      -      -      -      356.88  8.34
-multiwoz-roberta Adam      0.00001 -      -      -      0.99   0.999  -      2.57    0.0
-multiwoz-roberta Adam_C    0.00001 5      0.7    -      0.99   0.999  -      2.41    0.0
-multiwoz-roberta RMSprop   0.00001 -      -      -      -      -      0.99   2.56    0.01
-multiwoz-roberta RMSprop_C 0.0001  5      0.7    -      -      -      0.99   2.42    0.0
-multiwoz-roberta SGDM      0.01    -      -      0.9    -      -      -      2.46    0.0
-multiwoz-roberta SGDM_C    0.01    5      0.7    0.9    -      -      -      2.4     0.01
-multiwoz-roberta SGD       0.1     -      -      -      -      -      -      2.62    0.01
-multiwoz-roberta SGD_C     0.1     5      0.7    -      -      -      -      2.41    0.0
-multiwoz-bilstm  Adam      0.001   -      -      -      0.99   0.999  -      20.64   0.19
-multiwoz-bilstm  Adam_C    0.001   5      0.7    -      0.99   0.999  -      20.94   0.26
-multiwoz-bilstm  RMSprop   0.001   -      -      -      -      -      0.99   21.3    0.41
-multiwoz-bilstm  RMSprop_C 0.001   5      0.7    -      -      -      0.99   21.21   0.22
-multiwoz-bilstm  SGDM      0.1     -      -      0.9    -      -      -      19.31   0.27
-multiwoz-bilstm  SGDM_C    0.1     5      0.7    0.9    -      -      -      19.58   0.47
-multiwoz-bilstm  SGD       0.1     -      -      -      -      -      -      14.26   0.61
-multiwoz-bilstm  SGD_C     0.1     5      0.7    -      -      -      -      16.35   0.24
-snli-infersent   Adam      0.001   -      -      -      0.99   0.999  -      78.42   0.26
-snli-infersent   Adam_C    0.0001  5      0.7    -      0.99   0.999  -      79.03   0.18
-snli-infersent   RMSprop   0.001   -      -      -      -      -      0.99   77.91   0.35
-snli-infersent   RMSprop_C 0.0001  5      0.7    -      -      -      0.99   79.07   0.28
-snli-infersent   SGDM      0.1     -      -      0.9    -      -      -      79.15   0.3
-snli-infersent   SGDM_C    0.01    5      0.7    0.9    -      -      -      78.52   0.26
-snli-infersent   SGD       0.1     -      -      -      -      -      -      78.3    0.16
-snli-infersent   SGD_C     0.1     5      0.7    -      -      -      -      78.9    0.57
-snli-conv        Adam      0.001   -      -      -      0.99   0.999  -      75.52   0.0
-snli-conv        Adam_C    0.0001  5      0.7    -      0.99   0.999  -      77.77   0.28
-snli-conv        RMSprop   0.001   -      -      -      -      -      0.99   74.69   0.36
-snli-conv        RMSprop_C 0.0001  5      0.7    -      -      -      0.99   77.49   0.24
-snli-conv        SGDM      0.1     -      -      0.9    -      -      -      76.79   0.68
-snli-conv        SGDM_C    0.01    5      0.7    0.9    -      -      -      78.06   0.45
-snli-conv        SGD       0.1     -      -      -      -      -      -      78.5    0.1
-snli-conv        SGD_C     0.1     5      0.7    -      -      -      -      78.59   0.24
-snli-lstm        Adam      0.001   -      -      -      0.99   0.999  -      76.79   0.38
-snli-lstm        Adam_C    0.0001  5      0.7    -      0.99   0.999  -      77.3    0.09
-snli-lstm        RMSprop   0.001   -      -      -      -      -      0.99   76.37   0.36
-snli-lstm        RMSprop_C 0.0001  5      0.7    -      -      -      0.99   77.48   0.11
-snli-lstm        SGDM      0.1     -      -      0.9    -      -      -      77.6    0.22
-snli-lstm        SGDM_C    0.01    5      0.7    0.9    -      -      -      76.69   1.04
-snli-lstm        SGD       0.1     -      -      -      -      -      -      74.92   1.32
-snli-lstm        SGD_C     0.1     5      0.7    -      -      -      -      76.81   0.59
-"""
+# Of each task and optimizer, as printed: what was best, the test result, its +-.
+_BEST = Path(__file__).parents[1] / "values" / "best.txt"
 _COLUMNS = ("lr", "topC", "decay", "momentum", "beta1", "beta2", "alpha")
 
 
@@ -154,7 +82,7 @@ def _with_aggregation(optimizer: str, hyper: Mapping[str, Any]) -> dict[str, Any
     return dict(hyper) if family == optimizer else {**hyper, "aggr": AGGREGATION[family]}
 
 
-BEST: tuple[Best, ...] = tuple(map(_parse, _TABLE.strip().splitlines()))
+BEST: tuple[Best, ...] = tuple(map(_parse, _BEST.read_text(encoding="utf-8").splitlines()[1:]))
 
 # Minutes per epoch of Adam (topC 0) and Adam_C; None: "NA". MNIST logistic regression's last value is printed so.
 RUN_TIME_TOPC = (0, 5, 10, 20, 50, 100)

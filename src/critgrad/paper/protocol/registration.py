@@ -1,6 +1,6 @@
 """The file that announces a fair experiment, before it is run: what is tried, on which seeds, judged by what.
 
-One JSON file per task in ``critgrad/lab/registrations``, and ``TASK+QUESTION.json`` for what is asked of it later. Its
+One JSON file per task in ``critgrad/paper/registrations``, and ``TASK+QUESTION.json`` for what is asked of it later. Its
 content is hashed and the hash is part of every trial's key: rows of a changed plan answer no question of this one. ``notes``
 say why; they are part of the hash, too.
 """
@@ -19,59 +19,13 @@ from critgrad.lab.run.spec import ENGINES, content_hash
 from critgrad.lab.spaces import Axis, widest_step
 
 from .families import FAMILIES
+from .rungs import Rung, announced, check, entries, text, whole
 
 FORMAT = 1
 FOLDER = Path(__file__).parents[1] / "registrations"
 DIRECTIONS = ("max", "min")
 LEAST_DECADES = 4.0  # of a learning rate
 LEAST_DECADES_LATER = 1.0  # of a later question, which may look closer where the first one has found its best
-
-
-@dataclass(frozen=True)
-class Race:
-    """Early stopping of the search, the same for every arm: all points run on the first seeds, the best go on."""
-
-    first: int  # tuning seeds that every point gets
-    keep: int  # points that get the other ones, too; the choice is made among them
-
-    def within(self, trials: int) -> Race:
-        """The same for so many points."""
-        return replace(self, keep=min(self.keep, trials))
-
-
-@dataclass(frozen=True)
-class Rungs:
-    """Early stopping by epochs, the same for every arm: all points run for the first few, the best again for more.
-
-    Each run starts anew. Those that the last rung keeps run for all epochs of the registration.
-    """
-
-    epochs: tuple[int, ...]  # of each rung
-    keep: tuple[int, ...]  # points that go on from each
-
-    @property
-    def text(self) -> str:
-        """In words.
-
-        >>> Rungs((3, 8), (3, 2)).text
-        'all for 3 epochs, the best 3 for 8, the best 2 to the end'
-        """
-        middle = [f"the best {keep} for {epochs}" for keep, epochs in zip(self.keep, self.epochs[1:])]
-        first = f"all for {self.epochs[0]} epoch{'s' if self.epochs[0] > 1 else ''}"
-        return ", ".join([first, *middle, f"the best {self.keep[-1]} to the end"])
-
-    def within(self, trials: int) -> Rungs:
-        """The same for so many points."""
-        return replace(self, keep=tuple(min(keep, trials) for keep in self.keep))
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One round of a search: the points that are still in it run for so many epochs on these seeds, the best go on."""
-
-    epochs: int
-    seeds: tuple[int, ...]
-    keep: int  # points that go on; 1 in the last stage, which chooses
 
 
 @dataclass(frozen=True)
@@ -113,8 +67,7 @@ class Registration:
     target: float = 0.99  # share of the way from the initial to the base's best validation value
     widenings: int = 2  # times that the learning rate's range may grow
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the task, beside epochs and batch size
-    race: Race | None = None
-    rungs: Rungs | None = None
+    rungs: tuple[Rung, ...] = ()
     timing: Timing | None = None
     notes: Mapping[str, str] = field(default_factory=dict)
     question: str = ""  # what a later experiment on the same task asks, in a word; "" for the task's first
@@ -144,26 +97,25 @@ class Registration:
         return {**self.settings, "epochs": self.epochs, "batch_size": self.batch_size}
 
     @property
-    def stages(self) -> tuple[Stage, ...]:
+    def every_rung(self) -> tuple[Rung, ...]:
         """The rounds of every arm's search; the last one has all seeds and all epochs."""
-        race, seeds = self.race, self.tuning_seeds
-        last = Stage(self.epochs, seeds, 1)
-        if race is not None:
-            return (Stage(self.epochs, seeds[: race.first], race.keep), last)
-        if self.rungs is not None:
-            return (*(Stage(epochs, seeds, keep) for epochs, keep in zip(self.rungs.epochs, self.rungs.keep)), last)
-        return (last,)
+        return whole(self.rungs, len(self.tuning_seeds), self.epochs)
+
+    @property
+    def rungs_text(self) -> str:
+        """How points are stopped after few epochs; nothing where they are not."""
+        return text(self.rungs)
 
     @property
     def tuning_runs(self) -> int:
         """Runs that the search of one arm takes, without widenings."""
         runs, points = 0, self.trials
-        done: set[tuple[int, int]] = set()
-        for stage in self.stages:
-            wanted = {(stage.epochs, seed) for seed in stage.seeds}
+        done: set[tuple[int | None, int]] = set()
+        for rung in self.every_rung:
+            wanted = {(rung.epochs, seed) for seed in self.tuning_seeds[: rung.seeds]}
             runs += points * len(wanted - done)
             done |= wanted
-            points = stage.keep
+            points = rung.keep
         return runs
 
     def to_dict(self) -> dict[str, Any]:
@@ -182,8 +134,7 @@ class Registration:
             "trials": self.trials,
             "tuning_seeds": list(self.tuning_seeds),
             "report_seeds": list(self.report_seeds),
-            "race": None if self.race is None else asdict(self.race),
-            **({} if self.rungs is None else {"rungs": _lists(asdict(self.rungs))}),
+            **entries(self.rungs),
             "timing": None if self.timing is None else _lists(asdict(self.timing)),
             "widenings": self.widenings,
             "families": list(self.families),
@@ -218,7 +169,7 @@ def from_dict(values: Mapping[str, Any], path: Path | None = None) -> Registrati
     """From a parsed file; unknown and missing entries are errors that name them."""
     if values.get("format") != FORMAT:
         raise LabError(f"Invalid format of a registration: {values.get('format')!r}, expected {FORMAT}")
-    known = {"format", "space", *Registration.__dataclass_fields__} - {"space_seed", "lr", "axes", "path"}
+    known = {"format", "space", "race", *Registration.__dataclass_fields__} - {"space_seed", "lr", "axes", "path"}
     unknown, missing = sorted(set(values) - known), sorted({"space", *_REQUIRED} - set(values))
     if unknown:
         raise LabError(f"Invalid entry of a registration: {unknown[0]!r}, expected some of {', '.join(sorted(known))}")
@@ -229,9 +180,7 @@ def from_dict(values: Mapping[str, Any], path: Path | None = None) -> Registrati
     plain = {name: values[name] for name in values if name not in ("format", "space")}
     plain |= {name: tuple(plain[name]) for name in ("tuning_seeds", "report_seeds", "families", "arms")}
     plain["primary"] = tuple(Primary(p["arm"], tuple(p["against"])) for p in plain["primary"])
-    plain["race"] = None if plain.get("race") is None else Race(**plain["race"])
-    rungs, timing = plain.get("rungs"), plain.get("timing")
-    plain["rungs"] = None if rungs is None else Rungs(**{k: _tuple(v) for k, v in rungs.items()})
+    plain["rungs"], timing = announced(plain.pop("race", None), plain.get("rungs")), plain.get("timing")
     plain["timing"] = None if timing is None else Timing(**{k: _tuple(v) for k, v in timing.items()})
     return Registration(
         **plain,
@@ -321,20 +270,11 @@ def _check(r: Registration) -> None:
         require(len(r.timing.seeds) > 0, "timing", r.timing, "at least one seed")
         absent = [arm for arm in r.timing.arms if arm not in r.arms or not ARMS[arm].tuned]
         require(not absent, "timing", absent, "tuned arms of this registration")
-    if r.race is not None:
-        require(1 <= r.race.first < len(r.tuning_seeds), "race", r.race, "1 <= first < number of tuning seeds")
-        require(1 <= r.race.keep <= r.trials, "race", r.race, "1 <= keep <= trials")
-    if r.rungs is not None:
-        require(r.race is None, "rungs", r.rungs, "no race beside them, one of them")
-        epochs, keep = r.rungs.epochs, r.rungs.keep
-        rising = _whole(epochs) and list(epochs) == sorted(set(epochs)) and epochs[0] >= 1 and epochs[-1] < r.epochs
-        require(rising, "epochs of the rungs", epochs, f"ints >= 1, each above the one before, all below {r.epochs}")
-        falling = _whole(keep) and list(keep) == sorted(keep, reverse=True) and keep[0] <= r.trials and keep[-1] >= 1
-        expected = f"one int >= 1 for each rung, none above the one before, at most the {r.trials} trials"
-        require(falling and len(keep) == len(epochs), "keep of the rungs", keep, expected)
-        # A run of a rung would be found in the place of the timed one, and it was not alone on its machine.
-        shared = sorted(set(r.tuning_seeds) & set(r.timing.seeds)) if r.timing and r.timing.epochs in epochs else []
-        require(not shared, "timing", shared, "seeds that no rung of as many epochs has")
+    check(r.rungs, r.trials, len(r.tuning_seeds), r.epochs)
+    # A run of a rung would be found in the place of the timed one, and it was not alone on its machine.
+    as_long = r.timing is not None and any(rung.epochs == r.timing.epochs for rung in r.rungs)
+    shared = sorted(set(r.tuning_seeds) & set(r.timing.seeds)) if r.timing and as_long else []
+    require(not shared, "timing", shared, "seeds that no rung of as many epochs has")
 
 
 def _lists(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -343,11 +283,6 @@ def _lists(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
-
-
-def _whole(values: Any) -> bool:
-    """Whether it is one int or more, in a list of the file."""
-    return isinstance(values, tuple) and len(values) > 0 and all(type(value) is int for value in values)
 
 
 def _axis_dict(axis: Axis) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from . import paper_values
 from .arms import ARMS
 from .derived import Bench, Control, LeftOut, Waiting, derive
 from .registration import Registration, find
+from .rungs import within
 from .tuning import Selected, TuningState, searches, tune
 
 PAPER_SEEDS = (0, 1, 2, 3, 4)
@@ -335,7 +336,6 @@ def fair(
     if isinstance(registration, str):
         registration = find(registration)
     if trials is not None:
-        race, rungs = registration.race, registration.rungs
-        registration = registration.changed(race=race and race.within(trials), rungs=rungs and rungs.within(trials))
+        registration = registration.changed(rungs=within(registration.rungs, trials))
     report_seeds = None if seeds is None else seeds_of(seeds)
     return Fair(registration.changed(trials=trials, report_seeds=report_seeds, engine=engine))

@@ -17,7 +17,8 @@ from critgrad.lab.spaces import Axis, Point, draw, edges, extra_points, widened
 from critgrad.lab.stats import Choice, choose
 
 from .arms import ARMS, ArmSearch
-from .registration import Registration, Stage
+from .registration import Registration
+from .rungs import Rung
 
 
 @dataclass(frozen=True)
@@ -141,9 +142,10 @@ def tuning_trial(
 
 def longest_runs(registration: Registration, search: ArmSearch, point: Point, view: View) -> list[RowLike]:
     """What is known of a point that may have been stopped early: its longest runs, on the seeds that every point had."""
-    stages = registration.stages
-    for stage in reversed(stages):
-        trials = [tuning_trial(registration, search, point, seed, stage.epochs) for seed in stages[0].seeds]
+    rungs = registration.every_rung
+    seeds = registration.tuning_seeds[: rungs[0].seeds]
+    for rung in reversed(rungs):
+        trials = [tuning_trial(registration, search, point, seed, rung.epochs) for seed in seeds]
         if not view.missing(trials):
             break
     return view.of(trials)
@@ -163,21 +165,21 @@ def _choose(
     """The best point by its mean over the tuning seeds, or the trials that are still missing to say so."""
 
     @cache
-    def trial(index: int, epochs: int, seed: int) -> Trial:
+    def trial(index: int, epochs: int | None, seed: int) -> Trial:
         return tuning_trial(registration, search, points[index], seed, epochs)
 
-    def trials(index: int, stage: Stage) -> list[Trial]:
-        return [trial(index, stage.epochs, seed) for seed in stage.seeds]
+    def trials(index: int, rung: Rung) -> list[Trial]:
+        return [trial(index, rung.epochs, seed) for seed in registration.tuning_seeds[: rung.seeds]]
 
-    left, stages = list(range(len(points))), registration.stages
-    for stage in stages:
-        if missing := view.missing(wanted for i in left for wanted in trials(i, stage)):
+    left, rungs = list(range(len(points))), registration.every_rung
+    for rung in rungs:
+        if missing := view.missing(wanted for i in left for wanted in trials(i, rung)):
             return missing
-        rows = {i: view.of(trials(i, stage)) for i in left}
-        # A race cuts ties by the order alone: finished ones must keep the points that they ran.
-        best = _best_points(rows, view, stage.keep, by_loss=registration.race is None or stage == stages[-1])
+        rows = {i: view.of(trials(i, rung)) for i in left}
+        # Rungs by seeds cut ties by the order alone: finished searches must keep the points that they ran.
+        best = _best_points(rows, view, rung.keep, by_loss=rung.seeds == len(registration.tuning_seeds))
         left = sorted(choice.key for choice in best)
-    every = {wanted.key for stage in stages for i in range(len(points)) for wanted in trials(i, stage)}
+    every = {wanted.key for rung in rungs for i in range(len(points)) for wanted in trials(i, rung)}
     return _Chosen(best[0].key, best[0].mean, len(every & view.rows.keys()), len(best[0].tied))
 
 

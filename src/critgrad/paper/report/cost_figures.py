@@ -7,7 +7,7 @@ from dataclasses import replace
 from critgrad.lab.report.drawn import Data, Drawn
 from critgrad.lab.report.figure import Figure, FigureAxis, Line, Points, Series, clean, slug, value_axis
 from critgrad.lab.report.palette import PAPER, style_of
-from critgrad.lab.report.table import Table, number, shown, word
+from critgrad.lab.report.table import Table, number, shown, table_of, word
 
 from ..protocol.paper_values import RUN_TIME_TOPC
 
@@ -34,36 +34,19 @@ def runtime(data: Data, where: str) -> Drawn:
                 f"here: {data['device']}; Adam is topC 0",
             )
         )
-    heads = (
-        ("topC", ""),
-        ("runs", ""),
-        ("step (ms)", "median time of optimizer.step"),
-        ("epoch (s)", "training only"),
-        ("to Adam", "time of an epoch"),
-        ("paper, epoch (min)", ""),
-        ("paper, to Adam", ""),
-        ("peak memory (MB)", ""),
+    columns = (
+        ("topC", lambda p: number(p["topC"])),
+        ("runs", lambda p: number(p["runs"])),
+        ("step (ms)", "median time of optimizer.step", lambda p: number(p["step_ms"], 3)),
+        ("to Adam", "time of a step", lambda p: number(p["step_ratio"], 3)),
+        ("epoch (s)", "training only", lambda p: number(p["epoch_seconds"], 3)),
+        ("epoch, to Adam", lambda p: number(p["epoch_ratio"], 3)),
+        ("paper, epoch (min)", lambda p: number(paper.get(p["topC"]))),
+        ("paper, to Adam", lambda p: number(dict(beside).get(p["topC"]), 3)),
+        ("peak memory (MB)", lambda p: number(p["peak_bytes"] / 1e6 if p["peak_bytes"] else None)),
     )
-    rows = []
-    for p in points:
-        minutes = paper.get(p["topC"])
-        ratio = minutes / base if minutes and base else None
-        peak = p["peak_bytes"] / 1e6 if p["peak_bytes"] else None
-        rows.append(
-            [
-                number(p["topC"]),
-                number(p["runs"]),
-                number(p["step_ms"], 3),
-                number(p["epoch_seconds"], 3),
-                number(p["epoch_ratio"], 3),
-                number(minutes),
-                number(ratio, 3),
-                number(peak),
-            ]
-        )
-    return Drawn(
-        tuple(figures), (Table(slug("table-runtime", where), heads, rows, points, f"{where} on {data['device']}"),)
-    )
+    name = slug("table-runtime", where)
+    return Drawn(tuple(figures), (table_of(name, columns, points, points, f"{where} on {data['device']}"),))
 
 
 _VARIANTS = {"": "circle", "topC=5": "circle", "topC=5 bfloat16": "square", "topC=5 int8": "diamond", "topC=20": "star"}

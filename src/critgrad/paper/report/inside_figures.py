@@ -5,7 +5,18 @@ from __future__ import annotations
 import math
 
 from critgrad.lab.report.drawn import Data, Drawn
-from critgrad.lab.report.figure import Figure, FigureAxis, Heat, Line, Series, clean, slug, thinned, value_axis
+from critgrad.lab.report.figure import (
+    Figure,
+    FigureAxis,
+    Heat,
+    Line,
+    Series,
+    clean,
+    over_epochs,
+    slug,
+    thinned,
+    value_axis,
+)
 from critgrad.lab.report.palette import Style, step_style, style_of
 from critgrad.lab.report.table import Table, number, word
 
@@ -36,17 +47,7 @@ def staleness(data: Data, where: str) -> Drawn:
             )
         )
     heads = tuple((name, "") for name in ("topC", "decay", "runs", "mean age", "median", "largest"))
-    rows = [
-        [
-            number(c["topC"]),
-            number(c["decay"]),
-            number(c["runs"]),
-            number(c["mean"]),
-            number(c["median"]),
-            number(c["max"]),
-        ]
-        for c in cells
-    ]
+    rows = [[number(c[name]) for name in ("topC", "decay", "runs", "mean", "median", "max")] for c in cells]
     return Drawn(
         tuple(figures), (Table(slug("table-staleness", where), heads, rows, cells, f"{where}: ages in steps"),)
     )
@@ -57,13 +58,10 @@ def norms(data: Data, where: str) -> Drawn:
     lines: list[Series] = []
     for index, line in enumerate(found):
         style = step_style(index, len(found))
-        keep = thinned(len(line["gc"]))
-        x = [float(i + 1) for i in keep]
         name = f"topC {line['topC']}"
-        solid = Style(style.ink, "solid", 2.2, style.marker)
-        lines.append(Line(f"{name}: stored", x, clean(line["gc"][i] for i in keep), solid, group=name))
-        dotted = Style(style.ink, "dot", 1.8, style.marker)
-        lines.append(Line(f"{name}: current", x, clean(line["gt"][i] for i in keep), dotted, group=name))
+        solid, dotted = Style(style.ink, "solid", 2.2, style.marker), Style(style.ink, "dot", 1.8, style.marker)
+        lines.append(over_epochs(f"{name}: stored", line["gc"], solid, group=name))
+        lines.append(over_epochs(f"{name}: current", line["gt"], dotted, group=name))
     values = [v for line in lines if isinstance(line, Line) for v in line.y]
     figure = Figure(
         slug("gt-vs-gc", where),
@@ -87,17 +85,8 @@ def damping(data: Data, where: str) -> Drawn:
     ):
         lines: list[Series] = []
         for line in data["lines"]:
-            keep = thinned(len(line[key]))
-            y = clean(None if line[key][i] is None else factor * line[key][i] for i in keep)
-            lines.append(
-                Line(
-                    line["optimizer"],
-                    [float(i + 1) for i in keep],
-                    y,
-                    style_of(line["optimizer"]),
-                    markers=len(keep) <= 25,
-                )
-            )
+            y = [None if value is None else factor * value for value in line[key]]
+            lines.append(over_epochs(line["optimizer"], y, style_of(line["optimizer"]), few=25))
         figures.append(
             Figure(
                 slug("damping", where, key),
@@ -130,16 +119,8 @@ def damping(data: Data, where: str) -> Drawn:
     rows = []
     for v in data["lines"]:
         share, ratio = v["span_share"], v["damped_ratio"]
-        rows.append(
-            [
-                word(v["optimizer"]),
-                number(v["runs"]),
-                number(100 * share[0], 3),
-                number(100 * share[-1], 3),
-                number(ratio[0], 3),
-                number(ratio[-1], 3),
-            ]
-        )
+        ends = (100 * share[0], 100 * share[-1], ratio[0], ratio[-1])
+        rows.append([word(v["optimizer"]), number(v["runs"]), *(number(value, 3) for value in ends)])
     return Drawn(
         tuple(figures), (Table(slug("table-damping", where), heads, rows, data["lines"], f"{where}: damping"),)
     )

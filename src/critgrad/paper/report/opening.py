@@ -21,7 +21,7 @@ from .verdict_tables import suite_primaries
 
 LARGEST = 40  # rows of the figure
 NAMED = 4  # comparisons that a sentence names
-_INKS = {"win": WIN, "loss": LOSS}
+_INKS = {"better": WIN, "worse": LOSS}
 
 
 def opening(outcomes: Sequence[Outcome], found: Sequence[Compared], panels: Sequence[Panel], runs: int) -> Section:
@@ -52,7 +52,8 @@ def _counted(rows: Sequence[Comparison], correction: str) -> str:
     tasks = list(dict.fromkeys(row.task for row in rows))
     where = f"On {tasks[0]}" if len(tasks) == 1 else f"On {len(tasks)} tasks"
     counts = Counter(row.shown for row in rows)
-    parts = [f"{counts['win']} won", f"{counts['loss']} lost", f"{counts['tie'] + counts['identical']} tied"]
+    counts["same"] += counts["identical"]
+    parts = [f"{counts[word]} {word}" for word in ("better", "worse", "same", "open")]
     few = counts["not tested"] + counts["one seed"]
     parts += [f"{few} with too few seeds for a test"] if few else []
     what = f"{len(rows)} comparison{'' if len(rows) == 1 else 's'} with the best tuned rival"
@@ -60,13 +61,13 @@ def _counted(rows: Sequence[Comparison], correction: str) -> str:
 
 
 def _named(rows: Sequence[Comparison], units: dict[str, str]) -> list[str]:
-    """The wins and the losses, each in a sentence."""
+    """What is better and what is worse, each in a sentence."""
     out = []
-    for word, sign in (("win", "better"), ("loss", "worse")):
+    for word in ("better", "worse"):
         mine = [row for row in rows if row.shown == word]
         several = len({row.task for row in rows}) > 1
         told = [
-            f"{row.arm} is {sign} than {row.rival}{f' on {row.task}' if several else ''} "
+            f"{row.arm} is {word} than {row.rival}{f' on {row.task}' if several else ''} "
             f"({_difference(row)} {units.get(row.task, '')}, {row.n} seeds)"
             for row in mine[:NAMED]
         ]
@@ -93,7 +94,7 @@ def _compared(found: Compared, units: dict[str, str]) -> str:
 
 
 def _said(row: Comparison) -> str:
-    return {"win": " (better)", "loss": " (worse)", "tie": " (no difference found)"}.get(row.shown, "")
+    return f" ({row.shown})" if row.shown in ("better", "worse", "same", "open") else ""
 
 
 def _difference(row: Comparison) -> str:

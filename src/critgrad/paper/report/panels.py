@@ -13,7 +13,7 @@ from critgrad.lab.ledger import Row
 from critgrad.lab.ledger.reach import reach, speedups
 from critgrad.lab.ledger.source import alike, metric_of, setting_groups
 from critgrad.lab.ledger.view import View
-from critgrad.lab.report.costs import epoch_seconds, median_of, peak, quartiles, reached_text
+from critgrad.lab.report.costs import ArmCost, cost_of
 from critgrad.lab.report.panels import Panel, PanelArm
 from critgrad.lab.stats import Pair, Speedup, judge, mean_interval, target_value
 
@@ -21,6 +21,7 @@ from .. import compare
 from ..protocol import ARMS, Outcome, paper_best, paper_grid, tables
 from ..protocol.announced import AnnouncedSource
 from ..protocol.defaults import Default, Defaults, load_defaults
+from ..protocol.records import Cost
 from ..protocol.tracks import Found, PaperTrack
 
 MAIN = ("base", "C", "F", "rival")  # drawn at first; the other arms wait in the legend
@@ -35,7 +36,7 @@ class Compared:
     """The verdict table of ``critgrad compare``, rebuilt from the ledger's rows."""
 
     defaults: Defaults
-    lines: tuple[compare.CompareLine, ...]
+    lines: tuple[PanelArm, ...]
     seeds: Mapping[str, int]  # by family
     left_out: tuple[str, ...]  # arms without a run on every seed
 
@@ -47,7 +48,7 @@ def compared(source: AnnouncedSource) -> list[Compared]:
         for settings, rows in alike(source.rows(task=task, track=compare.TRACK)):
             arms = _arms_of(rows)
             defaults = _defaults(task, settings, arms)
-            lines: list[compare.CompareLine] = []
+            lines: list[PanelArm] = []
             seeds: dict[str, int] = {}
             left_out: list[str] = []
             for family in dict.fromkeys(arm.family for arm in defaults.arms):
@@ -113,30 +114,11 @@ def compare_panel(found: Compared) -> Panel:
     """Its arms as a panel."""
     rows = [row for line in found.lines for row in line.rows]
     metric, unit, higher = metric_of(rows, found.defaults.task)
-    arms = tuple(
-        PanelArm(
-            line.family,
-            line.arm,
-            line.label,
-            line.optimizer,
-            line.hyper,
-            line.rows,
-            line.test,
-            line.diverged,
-            line.comparison,
-            line.speedup,
-            reached_text(line.reach),
-            line.step_ms,
-            quartiles(line.rows),
-            line.step_ratio,
-            epoch_seconds(line.rows),
-            peak(line.rows),
-        )
-        for line in found.lines
-    )
     seeds = max(found.seeds.values())
     title = f"{found.defaults.task}, compare"
-    return Panel("compare", found.defaults.task, title, metric, unit, higher, arms, (), seeds, found.defaults.settings)
+    return Panel(
+        "compare", found.defaults.task, title, metric, unit, higher, found.lines, (), seeds, found.defaults.settings
+    )
 
 
 # -- the fair track ----------------------------------------------------------------------------------------------------
@@ -154,7 +136,6 @@ def fair_panel(source: AnnouncedSource, outcome: Outcome) -> Panel | None:
     base_ms = {arm.family: arm.cost.step_ms for arm in outcome.arms if arm.arm == "base" and arm.cost}
     arms = []
     for arm in outcome.arms:
-        cost, base = arm.cost, base_ms.get(arm.family)
         arms.append(
             PanelArm(
                 arm.family,
@@ -167,12 +148,8 @@ def fair_panel(source: AnnouncedSource, outcome: Outcome) -> Panel | None:
                 arm.diverged,
                 against.get((arm.family, arm.label)) if arm.arm != "base" else None,
                 arm.speedup.get("epochs"),
-                reached_text(arm.reach.get("epochs")),
-                cost.step_ms if cost else None,
-                (cost.step_ms_low, cost.step_ms_high) if cost else None,
-                cost.step_ms / base if cost and base else None,
-                cost.epoch_seconds if cost else None,
-                cost.peak_bytes if cost else None,
+                arm.reach.get("epochs"),
+                _cost(arm.cost, base_ms.get(arm.family)),
                 arm.best_after,
                 shown=arm.arm in MAIN,
             )
@@ -182,8 +159,15 @@ def fair_panel(source: AnnouncedSource, outcome: Outcome) -> Panel | None:
     metric, unit, higher = metric_of(rows.values(), outcome.task)
     seeds = len(outcome.registration.report_seeds)
     title = f"{outcome.name}, fair"
-    rungs = outcome.registration.rungs is not None
+    rungs = bool(outcome.registration.rungs_text)
     return Panel("fair", outcome.task, title, metric, unit, higher, tuple(arms), outcome.warnings, seeds, rungs=rungs)
+
+
+def _cost(cost: Cost | None, base_ms: float | None) -> ArmCost | None:
+    if cost is None:
+        return None
+    ratio = cost.step_ms / base_ms if base_ms else None
+    return ArmCost(cost.step_ms, (cost.step_ms_low, cost.step_ms_high), ratio, cost.epoch_seconds, cost.peak_bytes)
 
 
 def _base_label(outcome: Outcome, family: str) -> str | None:
@@ -239,7 +223,6 @@ def _paper_panel(
     for entry in found:
         family, arm = entry.optimizer.removesuffix("_C"), "C" if entry.optimizer.endswith("_C") else "base"
         rows, base = rows_of[entry.optimizer], rows_of.get(family)
-        step_ms, base_ms = median_of(rows, "step_ms"), median_of(base or [], "step_ms")
         comparison = speed = None
         if arm == "C" and base:
             mine, theirs = view.values(rows, "test"), view.values(base, "test")
@@ -257,12 +240,7 @@ def _paper_panel(
                 entry.diverged,
                 comparison,
                 speed,
-                "",
-                step_ms,
-                quartiles(rows),
-                step_ms / base_ms if step_ms and base_ms else None,
-                epoch_seconds(rows),
-                peak(rows),
+                cost=cost_of(rows, base or ()),
             )
         )
     title = f"{track.task}, {track.name}"
@@ -345,8 +323,5 @@ def _other_arm(optimizer: str, group: Sequence[Row], view: View, alone: bool) ->
         tuple(sorted(group, key=lambda row: row.trial.seed)),
         mean_interval(view.values(group, "test")),
         sum(bool(row.summary.get("diverged")) for row in group),
-        step_ms=median_of(group, "step_ms"),
-        step_range=quartiles(group),
-        epoch_seconds=epoch_seconds(group),
-        peak_bytes=peak(group),
+        cost=cost_of(group),
     )

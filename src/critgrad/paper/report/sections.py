@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean, median_high
 from typing import Any
 
 from critgrad.lab.ledger import Row
@@ -17,9 +18,9 @@ from critgrad.lab.report.outcome_figures import (
     improvement_figures,
     memory_figures,
 )
-from critgrad.lab.report.panels import Panel
+from critgrad.lab.report.panels import Panel, PanelArm
 from critgrad.lab.report.parts import Page, PageBlock, Section
-from critgrad.lab.report.table import Cell, Table, interval, interval_record, number, word
+from critgrad.lab.report.table import Cell, Table, interval, interval_record, number, table_of, word
 from critgrad.lab.words import listed
 
 from ..analyses import ANALYSES
@@ -107,7 +108,7 @@ def _fair_block(outcome: Outcome) -> PageBlock:
     words = [f"{outcome.standing.text[:1].upper()}{outcome.standing.text[1:]}"] if outcome.standing.registered else []
     words.append(
         f"{outcome.runs} runs; {plan.trials} trials for each tuned arm on {len(plan.tuning_seeds)} tuning seeds"
-        f"{'' if plan.rungs is None else f' ({plan.rungs.text})'}"
+        f"{f' ({plan.rungs_text})' if plan.rungs_text else ''}"
     )
     words.append(f"reported on {len(plan.report_seeds)} fresh seeds")
     if outcome.primary:
@@ -139,45 +140,39 @@ def _compare_block(found: Any, table: Table) -> PageBlock:
 
 
 def _runs_block(panel: Panel, tried: int) -> PageBlock:
-    heads = (
-        ("optimizer", ""),
-        ("hyper-parameters", ""),
-        ("seed numbers", ""),
-        (f"test {panel.metric}", "at the epoch of the best validation value; ± 95 % t-interval"),
-        ("best epoch", "median"),
-        ("training loss", "of the last epoch, mean"),
-        ("diverged", ""),
-        ("step (ms)", "median time of optimizer.step"),
-        ("training (s)", "mean"),
+    words = "at the epoch of the best validation value; ± 95 % t-interval"
+    columns = (
+        ("optimizer", lambda arm: word(arm.optimizer)),
+        ("hyper-parameters", lambda arm: word(listed(dict(arm.hyper)))),
+        (
+            "seed numbers",
+            lambda arm: Cell(provenance.ranges(sorted({row.trial.seed for row in arm.rows})), len(arm.rows)),
+        ),
+        (f"test {panel.metric}", words, lambda arm: interval(arm.test)),
+        ("best epoch", "median", lambda arm: number(_of_runs(arm, "best_epoch", median_high))),
+        ("training loss", "of the last epoch, mean", lambda arm: number(_of_runs(arm, "final_train_loss", fmean))),
+        ("diverged", lambda arm: Cell(f"{arm.diverged}/{len(arm.rows)}", arm.diverged / len(arm.rows))),
+        ("step (ms)", "median time of optimizer.step", lambda arm: number(arm.cost.step_ms, 3)),
+        ("training (s)", "mean", lambda arm: number(_of_runs(arm, "train_seconds", fmean), 3)),
     )
-    cells, records = [], []
-    for arm in panel.arms:
-        epochs = sorted(row.summary["best_epoch"] for row in arm.rows if row.summary.get("best_epoch"))
-        losses = [
-            row.summary["final_train_loss"] for row in arm.rows if row.summary.get("final_train_loss") is not None
-        ]
-        seconds = [row.summary["train_seconds"] for row in arm.rows if row.summary.get("train_seconds") is not None]
-        cells.append(
-            [
-                word(arm.optimizer),
-                word(listed(dict(arm.hyper))),
-                Cell(provenance.ranges(sorted({row.trial.seed for row in arm.rows})), len(arm.rows)),
-                interval(arm.test),
-                number(epochs[len(epochs) // 2] if epochs else None),
-                number(sum(losses) / len(losses) if losses else None),
-                Cell(f"{arm.diverged}/{len(arm.rows)}", arm.diverged / len(arm.rows)),
-                number(arm.step_ms, 3),
-                number(sum(seconds) / len(seconds) if seconds else None, 3),
-            ]
-        )
-        records.append(
-            {"optimizer": arm.optimizer, "hyper": dict(arm.hyper), "test": interval_record(arm.test)}
-            | {"diverged": arm.diverged, "step_ms": arm.step_ms, "runs": [row.key for row in arm.rows[:50]]}
-        )
+    records = [
+        {"optimizer": arm.optimizer, "hyper": dict(arm.hyper), "test": interval_record(arm.test)}
+        | {"diverged": arm.diverged, "step_ms": arm.cost.step_ms if arm.cost else None}
+        | {"runs": [row.key for row in arm.rows[:50]]}
+        for arm in panel.arms
+    ]
     states = {str(row.summary.get("data_state")) for arm in panel.arms for row in arm.rows}
     warnings = tuple(f"the data is {state}" for state in sorted(states) if state != "whole")
     intro = f"{_count(tried, 'setting')}. " + " ".join(panel.notes)
-    return PageBlock(panel.title, intro, warnings, (Table(slug("table-runs", panel.title), heads, cells, records),))
+    return PageBlock(
+        panel.title, intro, warnings, (table_of(slug("table-runs", panel.title), columns, panel.arms, records),)
+    )
+
+
+def _of_runs(arm: PanelArm, name: str, reduced: Callable[[list[float]], float]) -> float | None:
+    """A number of some runs as one."""
+    known = [row.summary[name] for row in arm.rows if row.summary.get(name) is not None]
+    return reduced(known) if known else None
 
 
 def _figure_section(

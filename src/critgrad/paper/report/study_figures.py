@@ -11,11 +11,10 @@ from critgrad.lab.report.figure import (
     Heat,
     Line,
     Points,
-    Series,
     arrows_text,
     clean,
+    over_epochs,
     slug,
-    thinned,
     value_axis,
     without_far,
 )
@@ -38,21 +37,16 @@ def sensitivity(data: Data, where: str) -> Drawn:
     title = f"{where}: {data['optimizer']}"
     ringed = f"; ringed: topC {chosen['topC']}, decay {chosen['decay']:g} (where it starts from)" if ring else ""
     whole = len(cells) > len(topCs) * len(decays) / 2  # else these are the two lines alone
-    figures = (
-        []
-        if not whole
-        else [
-            Figure(
-                slug("sensitivity", where, data["optimizer"]),
-                f"{title}, test {data['metric']} by topC and decay",
-                FigureAxis("decay", labels=tuple(f"{d:g}" for d in decays)),
-                FigureAxis("topC", labels=tuple(str(c) for c in topCs)),
-                (heat,),
-                f"mean over seeds, bright is better; a cross marks cells with diverged runs{ringed}",
-                rows=max(7, len(topCs) + 2),
-            )
-        ]
+    map_of_all = Figure(
+        slug("sensitivity", where, data["optimizer"]),
+        f"{title}, test {data['metric']} by topC and decay",
+        FigureAxis("decay", labels=tuple(f"{d:g}" for d in decays)),
+        FigureAxis("topC", labels=tuple(str(c) for c in topCs)),
+        (heat,),
+        f"mean over seeds, bright is better; a cross marks cells with diverged runs{ringed}",
+        rows=max(7, len(topCs) + 2),
     )
+    figures = [map_of_all] if whole else []
     # The paper's two figures: the row and the column through the chosen values.
     for name, others, fixed, at in (
         ("decay", decays, "topC", _nearest(topCs, chosen["topC"])),
@@ -67,15 +61,7 @@ def sensitivity(data: Data, where: str) -> Drawn:
             continue
         # Evenly spread: .9, .95 and .99 are steps, not neighbours.
         x = [float(place) for place in range(len(line))]
-        drawn = Line(
-            data["optimizer"],
-            x,
-            clean(cell["test"] for cell in line),
-            style_of(data["optimizer"]),
-            clean(band(cell)[0] for cell in line),
-            clean(band(cell)[1] for cell in line),
-            markers=True,
-        )
+        drawn = _banded(data["optimizer"], x, line)
         figures.append(
             Figure(
                 slug("sensitivity", where, data["optimizer"], name),
@@ -88,18 +74,17 @@ def sensitivity(data: Data, where: str) -> Drawn:
         )
     heads = tuple((n, "") for n in ("topC", "decay", "runs", f"test {data['metric']}", "diverged", "training loss"))
     rows = [
-        [
-            number(c["topC"]),
-            number(c["decay"]),
-            number(c["runs"]),
-            outcome_cell(c),
-            number(c["diverged"]),
-            number(c["train_loss"]),
-        ]
+        [number(c["topC"]), number(c["decay"]), number(c["runs"]), outcome_cell(c), number(c["diverged"])]
+        + [number(c["train_loss"])]
         for c in data["cells"]
     ]
     table = Table(slug("table-sensitivity", where), heads, rows, data["cells"], f"{title}: every cell", folded=True)
     return Drawn(tuple(figures), (table,))
+
+
+def _banded(optimizer: str, x: Sequence[float], cells: Sequence[Data]) -> Line:
+    low, high = (clean(band(cell)[end] for cell in cells) for end in (0, 1))
+    return Line(optimizer, x, clean(c["test"] for c in cells), style_of(optimizer), low, high, markers=True)
 
 
 def _nearest(values: Sequence[float], wanted: float) -> float:
@@ -113,20 +98,10 @@ def _cell_text(cell: Data | None) -> str:
 
 
 def noise(data: Data, where: str) -> Drawn:
-    lines: list[Series] = []
-    for line in data["lines"]:
-        points = line["points"]
-        lines.append(
-            Line(
-                line["optimizer"],
-                [100 * point["flip_y"] for point in points],
-                clean(point["test"] for point in points),
-                style_of(line["optimizer"]),
-                clean(band(point)[0] for point in points),
-                clean(band(point)[1] for point in points),
-                markers=True,
-            )
-        )
+    lines = [
+        _banded(line["optimizer"], [100 * point["flip_y"] for point in line["points"]], line["points"])
+        for line in data["lines"]
+    ]
     figure = Figure(
         slug("noise", where),
         f"{where}: accuracy with flipped labels",
@@ -149,19 +124,10 @@ def noise(data: Data, where: str) -> Drawn:
 
 
 def convex(data: Data, where: str) -> Drawn:
-    lines: list[Series] = []
-    for line in data["lines"]:
-        keep = thinned(len(line["mean"]))
-        lines.append(
-            Line(
-                line["optimizer"],
-                [float(i + 1) for i in keep],
-                clean(line["mean"][i] for i in keep),
-                style_of(line["optimizer"]),
-                clean(line["low"][i] for i in keep),
-                clean(line["high"][i] for i in keep),
-            )
-        )
+    lines = [
+        over_epochs(line["optimizer"], line["mean"], style_of(line["optimizer"]), line["low"], line["high"])
+        for line in data["lines"]
+    ]
     figure = Figure(
         slug("convex", where),
         f"{where}: training loss of a convex task",

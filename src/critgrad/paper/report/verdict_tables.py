@@ -1,11 +1,11 @@
-"""The tables that come first: who won, on what evidence, and what must be known before one believes it."""
+"""The tables that come first: what is better, on what evidence, and what must be known before one believes it."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from critgrad.lab.ledger.reach import Reach
 from critgrad.lab.report.figure import slug
 from critgrad.lab.report.provenance import ranges
 from critgrad.lab.report.table import (
@@ -19,13 +19,16 @@ from critgrad.lab.report.table import (
     notes_of,
     number,
     prose,
+    table_of,
     verdict,
     word,
 )
-from critgrad.lab.stats import Comparison, Interval
+from critgrad.lab.stats import Comparison, Interval, Speedup
 from critgrad.lab.words import listed
 
 from ..protocol import ARMS, Outcome, suite
+from ..protocol.paper_values import Performance
+from ..protocol.records import ArmResult
 from .panels import Compared, PaperRun
 
 _TEST = "at the epoch of the best validation value; ± 95 % t-interval"
@@ -33,66 +36,74 @@ _TEST = "at the epoch of the best validation value; ± 95 % t-interval"
 
 def compare_table(found: Compared, metric: str) -> Table:
     """The lines of ``critgrad compare``."""
-    heads = (
-        ("optimizer", "_C adds its memory, _F damps with it; step of: the base with the memory's step size"),
-        (f"test {metric}", _TEST),
-        ("minus base", "mean paired difference; positive is better"),
-        ("verdict", "the interval leaves 0 outside; descriptive, not corrected for the number of comparisons"),
-        ("P(better)", "share of the seeds on which it is better than the base"),
-        ("diverged", "runs; they count as the worst value"),
-        ("epochs to target", "median; target: 99 % of the way from the start to the base's best"),
-        ("sooner", "how many times sooner than the base"),
-        ("step", "time of optimizer.step to the base's, in these runs"),
-        ("trials", "points that the sweep tried for this arm; 0: derived"),
-        ("edges", "values at an end of what was tried: a better one may lie beyond"),
-        ("hyper-parameters", "chosen by a fair sweep on other seeds"),
+    chosen = {(arm.family, arm.arm): arm for arm in found.defaults.arms}
+    both = "_C adds its memory, _F damps with it; step of: the base with the memory's step size"
+    words = "the interval leaves 0 outside; descriptive, not corrected for the number of comparisons"
+    columns = (
+        ("optimizer", both, lambda v: word(v.label, ARMS[v.arm].summary if v.arm in ARMS else "")),
+        (f"test {metric}", _TEST, lambda v: interval(v.test)),
+        ("minus base", "mean paired difference; positive is better", lambda v: _difference(v.comparison)),
+        ("verdict", words, lambda v: verdict(v.comparison)),
+        ("P(better)", "share of the seeds on which it is better than the base", lambda v: _share(v.comparison)),
+        ("diverged", "runs; they count as the worst value", lambda v: _part(v.diverged, v.test.n)),
+        (
+            "epochs to target",
+            "median; target: 99 % of the way from the start to the base's best",
+            lambda v: _reached(v.reach, of=v.test.n),
+        ),
+        ("sooner", "how many times sooner than the base", lambda v: _sooner(v.speedup)),
+        ("step", "time of optimizer.step to the base's, in these runs", lambda v: number(v.cost.to_base, 3, "×")),
+        (
+            "trials",
+            "points that the sweep tried for this arm; 0: derived",
+            lambda v: number(chosen[v.family, v.arm].trials),
+        ),
+        (
+            "edges",
+            "values at an end of what was tried: a better one may lie beyond",
+            lambda v: word(_edges(chosen[v.family, v.arm].edges)),
+        ),
+        ("hyper-parameters", "chosen by a fair sweep on other seeds", lambda v: prose(listed(dict(v.hyper)))),
     )
-    cells: list[list[Cell]] = []
-    records: list[dict[str, Any]] = []
-    for line in found.lines:
-        arm = found.defaults.arm(line.family, line.arm)
-        c = line.comparison
-        reached = line.reach.median if line.reach else None
-        missed = len(line.reach.times) - line.reach.reached if line.reach else 0
-        epochs = "-" if line.reach is None else "not reached" if reached is None else f"{reached:g}"
-        n = line.test.n
-        cells.append(
-            [
-                word(line.label, ARMS[line.arm].summary if line.arm in ARMS else ""),
-                interval(line.test),
-                interval(_interval_of(c), signed=True) if c else word(""),
-                verdict(c),
-                number(c.poi, 2) if c else word(""),
-                Cell(f"{line.diverged}/{n}", line.diverged / n),
-                Cell(epochs + (f" ({missed} of {n} never)" if missed and reached is not None else ""), reached),
-                Cell(line.speedup.text, line.speedup.ratio_low) if line.speedup else word(""),
-                number(line.step_ratio, 3, "×"),
-                number(arm.trials if arm else None),
-                word(_edges(arm.edges) if arm else ""),
-                prose(listed(line.hyper)),
-            ]
-        )
-        records.append(
-            {
-                "family": line.family,
-                "arm": line.arm,
-                "label": line.label,
-                "optimizer": line.optimizer,
-                "hyper": dict(line.hyper),
-                "test": interval_record(line.test),
-                "diverged": line.diverged,
-                "comparison": comparison_record(c, c.note) if c else None,
-                "epochs_to_target": reached,
-                "sooner": line.speedup.text if line.speedup else None,
-                "step_ratio": line.step_ratio,
-                "runs": [row.key for row in line.rows],
-            }
-        )
-    return Table(slug("table-compare", found.defaults.task, *found.defaults.settings.values()), heads, cells, records)
+    records = [
+        {
+            **{name: getattr(line, name) for name in ("family", "arm", "label", "optimizer", "diverged")},
+            "hyper": dict(line.hyper),
+            "test": interval_record(line.test),
+            "comparison": comparison_record(line.comparison, line.comparison.note) if line.comparison else None,
+            "epochs_to_target": line.reach.median if line.reach else None,
+            "sooner": line.speedup.text if line.speedup else None,
+            "step_ratio": line.cost.to_base if line.cost else None,
+            "runs": [row.key for row in line.rows],
+        }
+        for line in found.lines
+    ]
+    name = slug("table-compare", found.defaults.task, *found.defaults.settings.values())
+    return table_of(name, columns, found.lines, records)
 
 
-def _interval_of(row: Comparison) -> Interval:
-    return Interval(row.difference, row.low, row.high, row.n)
+def _difference(row: Comparison | None) -> Cell:
+    return interval(Interval(row.difference, row.low, row.high, row.n), signed=True) if row else word("")
+
+
+def _share(row: Comparison | None) -> Cell:
+    return number(row.poi, 2) if row else word("")
+
+
+def _part(count: int, whole: int) -> Cell:
+    return Cell(f"{count}/{whole}", count / whole)
+
+
+def _sooner(found: Speedup | None) -> Cell:
+    return Cell(found.text, found.ratio_low) if found else word("")
+
+
+def _reached(found: Reach | None, of: int = 0) -> Cell:
+    """Epochs to target; with ``of`` runs in all, how many never came there."""
+    if found is None or found.median is None:
+        return word("-" if found is None else "not reached")
+    missed = len(found.times) - found.reached
+    return Cell(f"{found.median:g}" + (f" ({missed} of {of} never)" if missed and of else ""), found.median)
 
 
 def _edges(edges: Mapping[str, str]) -> str:
@@ -113,10 +124,9 @@ def comparison_table(identity: str, rows: Sequence[Comparison], title: str = "",
 
 
 def tally(rows: Sequence[Comparison]) -> str:
-    """``1 win, 3 ties, 0 losses``, and how many have too few seeds for a verdict."""
-    counts = Counter("tie" if row.shown == "identical" else row.shown for row in rows)
-    words = {"win": ("win", "wins"), "tie": ("tie", "ties"), "loss": ("loss", "losses")}
-    told = [f"{counts[name]} {one if counts[name] == 1 else many}" for name, (one, many) in words.items()]
+    """``1 better, 0 worse, 2 same, 1 open``, and how many have too few seeds for a verdict."""
+    counts = Counter("same" if row.shown == "identical" else row.shown for row in rows)
+    told = [f"{counts[word]} {word}" for word in ("better", "worse", "same", "open")]
     few = counts["one seed"] + counts["not tested"]
     if few == len(rows) > 0:
         return "too few seeds for a test"
@@ -134,7 +144,7 @@ def fair_tables(outcome: Outcome) -> list[Table]:
             )
         )
     if outcome.arms:
-        tables.append(_arm_table(outcome, name))
+        tables.append(arm_table(outcome, name))
     if outcome.descriptive:
         title = "All other pairs: descriptive, no claim may rest on them"
         tables.append(comparison_table(f"table-descriptive-{name}", outcome.descriptive, title, folded=True))
@@ -146,65 +156,47 @@ def fair_tables(outcome: Outcome) -> list[Table]:
     return tables
 
 
-def _arm_table(outcome: Outcome, name: str) -> Table:
-    heads = (
-        ("arm", ""),
-        ("family", ""),
-        (f"test {outcome.registration.metric}", _TEST),
-        ("diverged", "of the reported runs; they count as the worst value"),
-        ("training loss", "of the last epoch"),
-        ("epochs to target", "median over seeds"),
-        ("sooner", "how many times sooner than the base, in epochs"),
-        ("trials", "points tried; 0: derived from a memory's point, no tuning of its own"),
-        ("tuning runs", ""),
-        ("edges", "values at an end of the search space: a better one may lie beyond"),
-        ("hyper-parameters", "chosen on the tuning seeds"),
-        ("notes", ""),
+def arm_table(outcome: Outcome, name: str = "") -> Table:
+    """The arms of a fair experiment."""
+    edge = "values at an end of the search space: a better one may lie beyond"
+    columns = (
+        ("arm", lambda v: word(v.label, ARMS[v.arm].summary)),
+        ("family", lambda v: word(v.family)),
+        (f"test {outcome.registration.metric}", _TEST, lambda v: interval(v.test)),
+        ("diverged", "of the reported runs; they count as the worst value", lambda v: _part(v.diverged, len(v.seeds))),
+        ("training loss", "of the last epoch", lambda v: interval(v.train_loss)),
+        ("epochs to target", "median over seeds", lambda v: _reached(v.reach.get("epochs"))),
+        ("sooner", "how many times sooner than the base, in epochs", lambda v: _sooner(v.speedup.get("epochs"))),
+        (
+            "trials",
+            "points tried; 0: derived from a memory's point, no tuning of its own",
+            lambda v: number(v.trials),
+        ),
+        ("tuning runs", lambda v: number(v.tuning_runs)),
+        ("edges", edge, lambda v: prose(_edges(v.edges))),
+        ("hyper-parameters", "chosen on the tuning seeds", lambda v: prose(listed(dict(v.hyper)))),
+        ("notes", lambda v: prose(_arm_notes(v, outcome.registration.epochs))),
     )
-    cells, records = [], []
-    for arm in outcome.arms:
-        reached = arm.reach.get("epochs")
-        median = reached.median if reached else None
-        sooner = arm.speedup.get("epochs")
-        notes = [arm.note] if arm.note else []
-        notes += [f"{arm.tied} points tie"] if arm.tied > 1 else []
-        notes += [f"{arm.epochs} epochs"] if arm.epochs != outcome.registration.epochs else []
-        cells.append(
-            [
-                word(arm.label, ARMS[arm.arm].summary),
-                word(arm.family),
-                interval(arm.test),
-                Cell(f"{arm.diverged}/{len(arm.seeds)}", arm.divergence_rate),
-                interval(arm.train_loss),
-                Cell("-" if reached is None else "not reached" if median is None else f"{median:g}", median),
-                Cell(sooner.text, sooner.ratio_low) if sooner else word(""),
-                number(arm.trials),
-                number(arm.tuning_runs),
-                prose(_edges(arm.edges)),
-                prose(listed(dict(arm.hyper))),
-                prose("; ".join(notes)),
-            ]
-        )
-        records.append(
-            {
-                "family": arm.family,
-                "arm": arm.arm,
-                "label": arm.label,
-                "optimizer": arm.optimizer,
-                "hyper": dict(arm.hyper),
-                "test": interval_record(arm.test),
-                "values": list(arm.values),
-                "divergence_rate": arm.divergence_rate,
-                "train_loss": interval_record(arm.train_loss),
-                "epochs_to_target": median,
-                "sooner": sooner.text if sooner else None,
-                "trials": arm.trials,
-                "tuning_runs": arm.tuning_runs,
-                "edges": dict(arm.edges),
-                "runs": list(arm.keys),
-            }
-        )
-    return Table(f"table-arms-{name}", heads, cells, records, "Arms on the reported seeds")
+    plain = ("family", "arm", "label", "optimizer", "divergence_rate", "trials", "tuning_runs")
+    records = [
+        {
+            **{name: getattr(arm, name) for name in plain},
+            **{name: dict(getattr(arm, name)) for name in ("hyper", "edges")},
+            **{name: interval_record(getattr(arm, name)) for name in ("test", "train_loss")},
+            "values": list(arm.values),
+            "epochs_to_target": arm.reach["epochs"].median if "epochs" in arm.reach else None,
+            "sooner": arm.speedup["epochs"].text if "epochs" in arm.speedup else None,
+            "runs": list(arm.keys),
+        }
+        for arm in outcome.arms
+    ]
+    return table_of(f"table-arms-{name}", columns, outcome.arms, records, "Arms on the reported seeds")
+
+
+def _arm_notes(arm: ArmResult, epochs: int) -> str:
+    tied = f"{arm.tied} points tie" if arm.tied > 1 else ""
+    longer = f"{arm.epochs} epochs" if arm.epochs != epochs else ""
+    return "; ".join(filter(None, (arm.note, tied, longer)))
 
 
 def suite_primaries(outcomes: Sequence[Outcome]) -> list[Comparison] | None:
@@ -243,55 +235,44 @@ def suite_table(outcomes: Sequence[Outcome]) -> Table | None:
 
 def paper_table(run: PaperRun) -> Table:
     """A paper track beside the paper's own numbers."""
-    metric = run.panel.metric
-    heads = (
-        ("optimizer", ""),
-        ("settings tried", "a _C optimizer chooses among nine times as many in the grid"),
-        ("valid", "mean over the seeds"),
-        (f"test {metric}", "mean ± 95 % t-interval, on the seeds that selected"),
-        ("std", "over the seeds"),
-        ("the paper's", "as printed; the paper does not say what its ± is"),
-        ("minus base", "paired difference; positive is better"),
-        ("verdict", "the interval leaves 0 outside; descriptive"),
-        ("diverged", ""),
-        ("edges", "values at an end of the paper's grid"),
-        ("hyper-parameters", "of the setting with the best mean validation value"),
+    against = {arm.optimizer: arm.comparison for arm in run.panel.arms}
+    columns = (
+        ("optimizer", lambda v: word(v.optimizer)),
+        (
+            "settings tried",
+            "a _C optimizer chooses among nine times as many in the grid",
+            lambda v: number(v.settings_tried),
+        ),
+        ("valid", "mean over the seeds", lambda v: number(v.valid)),
+        (f"test {run.panel.metric}", "± 95 % t-interval, on the seeds that selected", lambda v: interval(v.test)),
+        ("std", "over the seeds", lambda v: number(v.test_std, 3)),
+        ("the paper's", "as printed; the paper does not say what its ± is", lambda v: _printed(v.paper)),
+        ("minus base", "paired difference; positive is better", lambda v: _difference(against[v.optimizer])),
+        ("verdict", "the interval leaves 0 outside; descriptive", lambda v: verdict(against[v.optimizer])),
+        ("diverged", lambda v: _part(v.diverged, v.seeds)),
+        ("edges", "values at an end of the paper's grid", lambda v: prose(", ".join(v.edges))),
+        (
+            "hyper-parameters",
+            "of the setting with the best mean validation value",
+            lambda v: prose(listed(dict(v.hyper))),
+        ),
     )
-    arms = {arm.optimizer: arm for arm in run.panel.arms}
-    cells, records = [], []
-    for row in run.found:
-        paper = f"{row.paper.value:g} ± {row.paper.spread:g}" if row.paper else "-"
-        c = arms[row.optimizer].comparison
-        cells.append(
-            [
-                word(row.optimizer),
-                number(row.settings_tried),
-                number(row.valid),
-                interval(row.test),
-                number(row.test_std, 3),
-                Cell(paper, row.paper.value if row.paper else None),
-                interval(_interval_of(c), signed=True) if c else word(""),
-                verdict(c),
-                Cell(f"{row.diverged}/{row.seeds}", row.diverged / row.seeds),
-                prose(", ".join(row.edges)),
-                prose(listed(dict(row.hyper))),
-            ]
-        )
-        records.append(
-            {
-                "optimizer": row.optimizer,
-                "hyper": dict(row.hyper),
-                "settings_tried": row.settings_tried,
-                "seeds": row.seeds,
-                "valid": row.valid,
-                "test": interval_record(row.test),
-                "paper": {"value": row.paper.value, "spread": row.paper.spread} if row.paper else None,
-                "comparison": comparison_record(c, c.note) if c else None,
-                "diverged": row.diverged,
-            }
-        )
+    records = [
+        {
+            **{name: getattr(row, name) for name in ("optimizer", "settings_tried", "seeds", "valid", "diverged")},
+            "hyper": dict(row.hyper),
+            "test": interval_record(row.test),
+            "paper": {"value": row.paper.value, "spread": row.paper.spread} if row.paper else None,
+            "comparison": comparison_record(c, c.note) if (c := against[row.optimizer]) else None,
+        }
+        for row in run.found
+    ]
     identity = slug("table", run.track.name, run.track.task, *run.track.task_settings.values())
-    return Table(identity, heads, cells, records)
+    return table_of(identity, columns, run.found, records)
+
+
+def _printed(paper: Performance | None) -> Cell:
+    return Cell(f"{paper.value:g} ± {paper.spread:g}", paper.value) if paper else word("-")
 
 
 def registration_table(outcomes: Sequence[Outcome], lost: dict[str, int]) -> Table | None:

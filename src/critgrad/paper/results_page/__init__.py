@@ -1,28 +1,109 @@
-"""``docs/results.md``: what was run, what came out and what that says about each claim, written from ledgers alone.
+"""The pages and figures of results: what was run, what came out and what that says about each claim, from ledgers alone.
 
 >>> from critgrad.paper.results_page import write_results
->>> write_results([Path("results/small-tasks.db.xz")], Path("docs/results.md"))  # doctest: +SKIP
+>>> write_results([Path("results/small-tasks.db.xz")], Path("docs"))  # doctest: +SKIP
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from .findings import gather
-from .page import render
+from .claims import claims_page
+from .comparisons import arms_page, comparisons_page, made_of_page
+from .drawing import THEMES
+from .figures import FIGURES
+from .findings import Findings, gather, place
+from .gains import gains_page
+from .goal import goal_page
+from .runs import runs_page
+from .searches import search_pages
+from .studies import analysis_pages
+from .summary import NOTE, prose, summary_page
+from .tasks import task_pages
+from .twice import luck_page
 
-__all__ = ["render_results", "write_results"]
+__all__ = ["pages_of", "render_results", "write_results"]
 
 
-def render_results(ledgers: Sequence[Path]) -> str:
-    """The page as text. The same ledgers give the same bytes, in whichever order and on whichever day."""
-    return render(gather(ledgers))
+def pages_of(findings: Findings) -> dict[str, str]:
+    """Every page by its path below docs/, the one that opens them first."""
+    about = {
+        "claims": claims_page(findings),
+        "adding": comparisons_page("Adding the memory", ["adding"], findings),
+        "damping": comparisons_page("Damping with the memory", ["damping", "on the rival"], findings),
+        "gains": gains_page(findings),
+        "luck": luck_page(findings),
+        "goal": goal_page(findings),
+        "arms": arms_page(findings),
+        "made-of": made_of_page(findings),
+        "runs": runs_page(findings),
+    }
+    tasks = task_pages(findings)
+    groups = {
+        "What came out": {name: text for name, text in about.items() if text},
+        "Tasks": {name: tasks[name] for name in sorted(tasks, key=place)},
+        "Analyses": analysis_pages(findings),
+        "Searches": search_pages(findings),
+    }
+    index = "# All pages of results\n\n[The summary](../results.md) says what came out.\n"
+    short = "## All pages\n\n"
+    for title, group in groups.items():
+        if group:
+            index += f"\n## {title}\n\n" + "".join(f"- [{_title(text)}]({name}.md)\n" for name, text in group.items())
+            links = [f"{_anchors(name, text)}[{name}](results/{name}.md)" for name, text in group.items()]
+            many = f"{_anchors('searches', '')}[{len(group)} pages](results/README.md#searches)"
+            short += f"{title}: {many if title == 'Searches' else ', '.join(links)}.\n\n"
+    index += f"\n## Words\n\n{prose('words')}\n\n{prose('glossary')}\n"
+    out = {"results.md": summary_page(findings, short), "results/README.md": index}
+    out |= {f"results/{name}.md": text for group in groups.values() for name, text in group.items()}
+    return {path: _tidy(path, text) for path, text in out.items()}
 
 
-def write_results(ledgers: Sequence[Path], out: Path) -> Path:
-    """Write the page of some ledgers; they are only read."""
-    text = render_results(ledgers)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(text, encoding="utf-8")
+# Places of the one long page that results once were, where a title does not say it: links to them lead on.
+_PLACES = {
+    "claims": ("verdicts",),
+    "adding": ("the-suite", "where-the-signal-is-rare", "asked-again"),
+    "searches": ("search-among-variants-of-damping",),
+    **dict.fromkeys(("arms", "damping", "luck"), ()),
+}
+
+
+def _anchors(name: str, text: str) -> str:
+    titles = re.findall(r"^##? (.+)$", text, re.MULTILINE)
+    titles = titles[:1] if name in ("sensitivity", "ablations") else titles
+    slugs = [re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title).lower()) for title in titles]
+    return "".join(f'<a id="{slug}"></a>' for slug in _PLACES.get(name, tuple(dict.fromkeys(slugs))))
+
+
+def _title(text: str) -> str:
+    return text.partition("\n")[0].removeprefix("# ")
+
+
+def _tidy(path: str, text: str) -> str:
+    title, _, rest = text.partition("\n")
+    noted = text if NOTE in text else f"{title}\n\n{NOTE}\n{rest}"
+    return re.sub(r"\n{3,}", "\n\n", noted).rstrip() + "\n"
+
+
+def render_results(ledgers: Sequence[Path]) -> dict[str, str]:
+    """Pages and figures by path. The same ledgers give the same bytes, in whichever order and on whichever day."""
+    findings = gather(ledgers)
+    out = pages_of(findings)
+    for name, draw in FIGURES.items():
+        made = draw(findings)
+        out |= {f"results/figures/{name}-{theme}.svg": made.svg(theme) for theme in THEMES}
     return out
+
+
+def write_results(ledgers: Sequence[Path], docs: Path) -> list[Path]:
+    """Write the pages and figures of some ledgers, which are only read; what an earlier version left there goes."""
+    made = {docs / path: text for path, text in render_results(ledgers).items()}
+    for old in (docs / "results").rglob("*.*"):
+        if old not in made:
+            old.unlink()
+    for path, text in made.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return list(made)

@@ -1,4 +1,4 @@
-"""``python -m critgrad.paper.results_page results/*.db.xz --out docs/results.md``."""
+"""``python -m critgrad.paper.results_page results/*.db.xz --out docs``."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from . import write_results
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the page; what a user can put right is one line."""
+    """Write them; what a user can put right is one line."""
     parser = argparse.ArgumentParser(
-        prog="python -m critgrad.paper.results_page", description="Write the page of results from ledgers."
+        prog="python -m critgrad.paper.results_page", description="Write the pages and figures of results from ledgers."
     )
     parser.add_argument("ledgers", type=Path, nargs="+")
-    parser.add_argument("--out", type=Path, required=True, help="the page to write, docs/results.md")
+    parser.add_argument("--out", type=Path, required=True, help="the folder of the documentation: docs")
     args = parser.parse_args(argv)
     try:
-        print(write_results(args.ledgers, args.out))
+        print(*write_results(args.ledgers, args.out), sep="\n")
     except (LedgerError, OSError, ValueError) as error:
         print(f"Error: {error}", file=sys.stderr)
         return 1

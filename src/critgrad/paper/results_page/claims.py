@@ -13,46 +13,54 @@ import critgrad
 from critgrad import theory
 from critgrad.lab.stats import Interval, paired_difference
 
-from ..protocol import paper_values
 from ..protocol.records import Outcome
 from . import rules
 from .findings import Findings
 from .goal import six_of_nine
+from .judged import families
 from .nine_tasks import best_of_eight, judged, pairs, up_to
 from .rules import HOLDS, NOT_SEEN, NOT_TESTED, Ruling
-from .text import interval, short
+from .text import capital, short
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim and how it is judged. ``needs`` is what to run where the ledgers do not have it."""
+    """A claim, and how it is judged: what was run for it, and what that says."""
 
     number: str
     text: str
-    needs: str
-    judge: Callable[[Findings], tuple[str, Ruling]]  # what was run, and what that says
+    judge: Callable[[Findings], tuple[str, Ruling]]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A line of the table."""
+    """A claim with what came out."""
 
     number: str
     claim: str
     ran: str
     effect: str
+    more: str
     verdict: str
 
 
 def verdicts(findings: Findings) -> list[Verdict]:
-    """One line for each claim."""
-    out = []
-    for claim in CLAIMS:
-        ran, ruling = claim.judge(findings)
-        missing = f"missing: {claim.needs}" if ruling.verdict == NOT_TESTED and claim.needs else ""
-        effect = "; ".join(part for part in (ruling.effect, missing) if part)
-        out.append(Verdict(claim.number, claim.text, ran or "nothing yet", effect, ruling.verdict))
-    return out
+    """One for each claim."""
+    judged = [(claim, *claim.judge(findings)) for claim in CLAIMS]
+    return [Verdict(c.number, c.text, ran or "nothing yet", r.effect, r.more, r.verdict) for c, ran, r in judged]
+
+
+def claims_page(findings: Findings) -> str:
+    """Each claim with what was run for it."""
+    text = (
+        "# The claims\n\n(1) to (15) are the paper's, the others ours. Rules: `critgrad.paper.results_page.rules`. A\n"
+    )
+    text += "claim about every pair is judged on those that have been run.\n"
+    for found in verdicts(findings):
+        said = f" {capital(found.effect)}." if found.effect else ""
+        more = f" {found.more}" if found.more else ""
+        text += f"\n## {found.number}: {found.claim}\n\n**{found.verdict.capitalize()}.**{said}{more}\n\nRun: {found.ran}.\n"
+    return text
 
 
 # -- what the fair experiments say -------------------------------------------------------------------------------------
@@ -60,36 +68,20 @@ def verdicts(findings: Findings) -> list[Verdict]:
 
 def _fair_tasks(findings: Findings, arm: str = "base") -> str:
     names = [outcome.task for outcome in findings.claimable if arm in outcome.registration.arms]
-    return f"fair: {', '.join(names)}" if names else ""
+    return f"tuned alike: {', '.join(names)}" if names else ""
 
 
-def _memory(role: str) -> Callable[[Findings], tuple[str, Ruling]]:
+def _tests(*names: str) -> Callable[[Findings], tuple[str, Ruling]]:
+    """What some families of tests say, each counted by itself; no sums over different ones."""
+
     def judge(findings: Findings) -> tuple[str, Ruling]:
-        verdict, effect = rules.memory_wins(findings.primaries_of(role))
-        gains = []
-        for row in findings.suite_rows:
-            if row.arm == role and row.difference is not None:
-                d = row.difference
-                gains.append(
-                    f"{row.label} {interval(Interval(100 * d.value, 100 * d.low, 100 * d.high, d.tasks), '+')}"
-                )
-        if gains:
-            effect += "; to the tuned base, in % of what the base learns (interquartile mean): " + ", ".join(gains)
-        return _fair_tasks(findings, role), Ruling(verdict, effect)
+        mine = [families(findings)[name] for name in names if name in families(findings)]
+        rows = [found.row for tests in mine for found in tests.rows]
+        tasks = dict.fromkeys(found.outcome.name for tests in mine for found in tests.rows)
+        effect = "; ".join(f"{tests.where}, {tests.text}" if len(mine) > 1 else tests.text for tests in mine)
+        return f"tuned alike: {', '.join(tasks)}" if tasks else "", Ruling(rules.memory_wins(rows), effect)
 
     return judge
-
-
-def _winners(findings: Findings) -> tuple[str, Ruling]:
-    there = [o for o in (*findings.claimable, *findings.followed) if {"F-rival", "F-tensor"} & set(o.registration.arms)]
-    tasks = ", ".join(outcome.name for outcome in there)
-    return f"fair: {tasks}" if tasks else "", rules.memory_wins(findings.of_winners)
-
-
-def _where_rare(findings: Findings) -> tuple[str, Ruling]:
-    rows = [row for outcome in findings.apart for row in outcome.primary if row.family.endswith("_F")]
-    tasks = [outcome.task for outcome in findings.apart]
-    return f"fair: {', '.join(tasks)}" if tasks else "", rules.memory_wins(rows)
 
 
 def _sooner(findings: Findings) -> tuple[str, Ruling]:
@@ -97,7 +89,10 @@ def _sooner(findings: Findings) -> tuple[str, Ruling]:
     fair = [speedup["epochs"] for speedup in tuned if "epochs" in speedup]
     best = [run for run in findings.papers if run.track.name == "paper-best"]
     paper = [arm.speedup for run in best for arm in run.panel.arms if arm.arm == "C" and arm.speedup is not None]
-    names = [_fair_tasks(findings), f"paper-best: {', '.join(run.track.task for run in best)}" if best else ""]
+    names = [
+        _fair_tasks(findings),
+        f"at the paper's settings: {', '.join(run.track.task for run in best)}" if best else "",
+    ]
     return "; ".join(name for name in names if name), rules.sooner(fair, paper)
 
 
@@ -130,7 +125,7 @@ def _minus(outcome: Outcome, family: str, minuend: str, subtrahend: str) -> Inte
 
 def _with_twins(pairs: Sequence[_Selection]) -> str:
     tasks = dict.fromkeys(pair.task for pair in pairs if pair.effect is not None)
-    return f"fair, with the yoked twin: {', '.join(tasks)}" if tasks else ""
+    return f"tuned alike, with a twin that does not select: {', '.join(tasks)}" if tasks else ""
 
 
 def _explained(findings: Findings) -> tuple[str, Ruling]:
@@ -165,9 +160,9 @@ def _rules_alike(findings: Findings) -> tuple[str, Ruling]:
     terms = [pair.effect for pair in pairs if pair.effect is not None]
     if terms:
         apart = sum(term.excludes_zero for term in terms)
-        lead = f"in the fair experiments _C minus its yoked twin (no selection by norm) leaves 0 outside in {apart} of "
-        lead += f"{len(terms)} pairs ({len(pairs) - len(terms)} more have no such twin)"
-        ruling = Ruling(ruling.verdict, "; ".join(part for part in (ruling.effect, lead) if part))
+        lead = f"tuned alike, selection by norm makes a difference in {apart} of {len(terms)} pairs"
+        more = f"{len(pairs) - len(terms)} more pairs have no twin that does not select."
+        ruling = Ruling(ruling.verdict, "; ".join(part for part in (ruling.effect, lead) if part), more)
     return "; ".join(part for part in (_ran("ablation", studies), _with_twins(pairs)) if part), ruling
 
 
@@ -193,10 +188,8 @@ def _noise(findings: Findings) -> tuple[str, Ruling]:
     studies = findings.analysis("noise")
     if not studies:
         return "", Ruling(NOT_TESTED, "")
-    verdict, effect = rules.no_harm(studies[0])
-    return "noise-logreg, lr 1e-3 for all, as in the paper", Ruling(
-        verdict, f"accuracy minus the base's, mean over 0 to 100 % flipped labels: {effect}"
-    )
+    ran = "noise-logreg, lr 1e-3 for all, as in the paper; mean over 0 to 100 % flipped labels"
+    return ran, rules.no_harm(studies[0])
 
 
 def _convex(findings: Findings) -> tuple[str, Ruling]:
@@ -209,19 +202,14 @@ def _convex(findings: Findings) -> tuple[str, Ruling]:
 
 def _theorem(findings: Findings) -> tuple[str, Ruling]:
     rate = theory.theorem1_rate(0.001, mu=0.1, L=1.0, K=5)
-    effect = (
-        f"its hypothesis asks for a largest singular value below 1, which is {short(rate)} for 5 gradients at lr 0.001 "
-    )
-    effect += "and never below 1; a bound for any memory of bounded staleness holds instead"
-    return "`critgrad.theory`, see [Theory](theory.md)", Ruling(HOLDS if rate < 1 else NOT_SEEN, effect)
+    effect = f"its hypothesis asks for a singular value below 1; it is {short(rate)} for 5 gradients, and never below 1"
+    more = "A bound for any memory of bounded staleness holds instead."
+    return "nothing, see [Theory](../theory.md)", Ruling(HOLDS if rate < 1 else NOT_SEEN, effect, more)
 
 
 def _runtime(findings: Findings) -> tuple[str, Ruling]:
     studies = findings.analysis("runtime")
-    ran = _ran("runtime", studies) or "see [Performance](performance.md) for benchmarks"
-    lacking = [task for task in paper_values.RUN_TIMES if task not in {study["task"] for study in studies}]
-    cells = f"missing: {', '.join(lacking)}" if studies and lacking else ""
-    return ran, rules.grows_linearly(studies).saying(cells)
+    return _ran("runtime", studies), rules.grows_linearly(studies)
 
 
 STEPS = 200
@@ -243,34 +231,24 @@ def _window(findings: Findings) -> tuple[str, Ruling]:
 
 
 CLAIMS = (
-    Claim("1", "best of all eight in 6 of 9 tasks", "", best_of_eight),
-    Claim("2", "improvements up to 23 %", "", up_to),
-    Claim("3", "faster in every pair", "fair", _sooner),
-    Claim("4", "sum suits SGD and SGDM, mean suits Adam and RMSprop", "`critgrad ablate`", _paper_aggregation),
-    Claim("5", "decay near 1 does not help", "`critgrad analyze sensitivity`", _insensitive("decay", (0.99, 1.0))),
-    Claim("6", "topC above 20 does not help", "`critgrad analyze sensitivity`", _insensitive("topC", (50, 100), 20)),
-    Claim("7", "staleness is bounded", "`critgrad analyze staleness`", _stale),
-    Claim("8", "selection and replacement rules hardly matter", "`critgrad ablate`", _rules_alike),
-    Claim("9", "min, median and max are worse than an average", "`critgrad ablate`", _not_an_average),
-    Claim("10", "label noise does no harm", "`critgrad analyze noise`", _noise),
-    Claim("11", "it converges on convex tasks", "`critgrad analyze convex`", _convex),
-    Claim("12", "Theorem 1", "", _theorem),
-    Claim("13", "time grows linearly in topC", "`critgrad analyze runtime`", _runtime),
-    Claim("14", "large stored gradients explain the gains", "fair", _explained),
-    Claim("15", "decay 0 is a moving window", "", _window),
-    Claim("C", "adding the memory (`_C`) beats the best equally tuned rival", "fair", _memory("C")),
-    Claim("F", "damping (`_F`) beats the best equally tuned rival", "fair", _memory("F")),
-    Claim(
-        "R",
-        "damping on the rival (`NAdam_F`, `Nesterov_F`), as a search chose it, beats the best equally tuned rival",
-        "fair",
-        _winners,
-    ),
-    Claim(
-        "G",
-        "one damping optimizer wins 6 of the 9 tasks with Adam and one with SGD, at equal wall-clock, too",
-        "the open tasks of [the table](#the-goal-six-of-nine-tasks)",
-        six_of_nine,
-    ),
-    Claim("S", "damping (`_F`) beats the best equally tuned rival where the signal is rare", "fair", _where_rare),
+    Claim("1", "best of all eight on 6 of 9 tasks", best_of_eight),
+    Claim("2", "improvements up to 23 %", up_to),
+    Claim("3", "faster in every pair", _sooner),
+    Claim("4", "sum suits SGD, mean suits Adam and RMSprop", _paper_aggregation),
+    Claim("5", "decay near 1 does not help", _insensitive("decay", (0.99, 1.0))),
+    Claim("6", "topC above 20 does not help", _insensitive("topC", (50, 100), 20)),
+    Claim("7", "staleness is bounded", _stale),
+    Claim("8", "selection and replacement rules hardly matter", _rules_alike),
+    Claim("9", "min, median and max are worse than an average", _not_an_average),
+    Claim("10", "label noise does no harm", _noise),
+    Claim("11", "it converges on convex tasks", _convex),
+    Claim("12", "Theorem 1", _theorem),
+    Claim("13", "time grows linearly in topC", _runtime),
+    Claim("14", "large stored gradients explain the gains", _explained),
+    Claim("15", "decay 0 is a moving window", _window),
+    Claim("C", "adding the memory (`_C`) beats the best equally tuned rival", _tests("C")),
+    Claim("F", "damping (`_F`) beats the best equally tuned rival", _tests("F")),
+    Claim("R", "damping on the rival (`NAdam_F`, `Nesterov_F`) beats it", _tests("F-rival", "F-tensor")),
+    Claim("G", "one damping optimizer is better on 6 of 9 tasks, with Adam and with SGD", six_of_nine),
+    Claim("S", "damping (`_F`) beats the best rival where the signal is rare", _tests("F-rare")),
 )

@@ -72,13 +72,13 @@ def damped(findings: Findings) -> list[Damped]:
     return found
 
 
-def damped_section(findings: Findings) -> str:
+def damped_page(findings: Findings) -> str:
     """The table, and how far gains go with what it shows; nothing without runs of the analysis."""
     rows = damped(findings)
     if not rows:
         return ""
-    text = """
-## What damping does to the gradient
+    text = """\
+# What damping does to the gradient
 
 Of the gradient the share that lies in the span of the stored ones (% of its square), what damping leaves of its length, and
 how many directions the memory holds in effect: `(sum λ)² / sum λ²` of the Gram matrix's eigenvalues. Means of an epoch's steps

@@ -11,14 +11,12 @@ from typing import Any
 from critgrad.lab.errors import LabError
 from critgrad.lab.ledger import Row
 from critgrad.lab.ledger.source import alike
-from critgrad.lab.stats import Comparison
 from critgrad.lab.tasks.rare import is_rare
 
 from ..analyses import ANALYSES
 from ..protocol import Outcome, Registration, find, registered, tables
 from ..protocol.announced import AnnouncedSource
-from ..protocol.outcome import judged
-from ..protocol.suite import SuiteRow, suite, suite_table
+from ..protocol.suite import SuiteRow, suite_table
 from ..report.panels import PaperRun, paper_runs
 from .text import values
 
@@ -75,7 +73,7 @@ class Findings:
         current = {name: find(name).hash for name in names}
         standing: list[Registration] = []
         replaced: list[Registration] = []
-        for plan in sorted(self.books.registrations[0], key=lambda plan: (_place(plan.task), plan.question)):
+        for plan in sorted(self.books.registrations[0], key=lambda plan: (place(plan.task), plan.question)):
             (standing if current.get(plan.name, plan.hash) == plan.hash else replaced).append(plan)
         return standing, replaced
 
@@ -122,26 +120,6 @@ class Findings:
         return [outcome for outcome in self.outcomes if outcome.decided and outcome.standing.registered]
 
     @cached_property
-    def primaries(self) -> list[Comparison]:
-        """The primaries of the whole suite, corrected together; each memory's are a family of their own."""
-        return suite(self.claimable)
-
-    @cached_property
-    def of_winners(self) -> list[Comparison]:
-        """The primaries of what the search has chosen, damping on the rival: of the suite's tasks and of later questions.
-
-        A later question that asks the same of a task again stands in the first one's place: it was announced to doubt it.
-        """
-        pairs = [pair for outcome in self.followed for pair in outcome.pairs]
-        again = {(pair.task, pair.family) for pair in pairs if pair.primary}
-        pairs += [pair for o in self.claimable for pair in o.pairs if (pair.task, pair.family) not in again]
-        return [row for row in judged(pairs) if row.family.endswith(("_F-rival", "_F-tensor"))]
-
-    def primaries_of(self, role: str) -> list[Comparison]:
-        """Those of one memory: ``"C"``, ``"F"`` or ``"F-rival"``."""
-        return [row for row in self.primaries if row.family.endswith(f"_{role}")]
-
-    @cached_property
     def suite_rows(self) -> list[SuiteRow]:
         """Every arm over the whole suite."""
         return suite_table(self.claimable)
@@ -156,7 +134,7 @@ class Findings:
         made = ANALYSES[name]
         varied = ("flip_y",) if name == "noise" else ()
         out = []
-        for task in sorted(self.books.tasks, key=_place):
+        for task in sorted(self.books.tasks, key=place):
             rows = [row for row in self.books.rows(task=task, purpose=made.purpose) if row.trial.registration is None]
             out += [Study(task, settings, made.collect(task, members)) for settings, members in alike(rows, varied)]
         return out
@@ -170,7 +148,7 @@ class Findings:
         """Tasks that were run once for one epoch, to show that they run."""
         rows = self.books.rows(track="train")
         alone = [row for row in rows if dict(row.trial.settings) == {"epochs": 1}]
-        return sorted(alone, key=lambda row: (_place(row.trial.task), row.key))
+        return sorted(alone, key=lambda row: (place(row.trial.task), row.key))
 
     def outdated(self, row: Row) -> bool:
         """Whether a run outside the experiments is older than the present form of its task, as far as the ledgers tell."""
@@ -199,9 +177,10 @@ def gather(ledgers: Sequence[Path]) -> Findings:
     return Findings(Books(list(ledgers)))
 
 
-def _place(task: str) -> tuple[int, str]:
+def place(task: str) -> tuple[int, str]:
+    """Of a task, or of its page, among the tasks of the lab."""
     from critgrad.lab.tasks import TASKS
 
     names = list(TASKS)
-    plain = task.split("@")[0]
+    plain = task.split("@")[0].removesuffix("-continual").removesuffix("-longtail")
     return (names.index(plain) if plain in names else len(names), task)

@@ -17,25 +17,31 @@ from .nine_tasks import TunedPair, fair_pairs, gain, paper_runs
 from .papers import NOT_COMPARABLE
 from .text import interval, seeds_text, short, table
 
-TEXT = """
-## The paper's gains, and what tuning leaves of them
+TEXT = """\
+# The paper's gains, and what tuning leaves of them
 
 Every pair of the paper's table that was run here: base, then the same with the memory added, test values. First its own
 table, then its settings run here, nothing tuned, then base and memory tuned alike and reported on fresh seeds (batch
 size and epochs are the experiment's, see its section; where its name is not the task's, it stands in front). In
 brackets the gain in % of the base's value, positive where the memory is better, and for the last the difference with
-its interval. This is against the base alone: against the best rival the memory is judged [below](#the-suite).
+its interval. This is against the base alone; against the best rival: [adding](adding.md).
 
 """
+Cell = tuple[str, "float | None"]  # what stands there, and the gain
 COLUMNS = ("the paper's table", "its settings, here", "tuned alike, here")
 
 
-def gains_section(findings: Findings) -> str:
-    """All pairs of which there is anything; nothing where there is none."""
+def three_gains(findings: Findings) -> list[tuple[str, tuple[float, ...]]]:
+    """The pairs that have all three, each with its gains."""
+    found = [(f"{task} {name}", [share for _, share in cells]) for task, name, cells in _pairs(findings)]
+    return [(label, tuple(s for s in shares if s is not None)) for label, shares in found if None not in shares]
+
+
+def _pairs(findings: Findings) -> list[tuple[str, str, list[Cell]]]:
+    """Task, memory, and a cell for each column."""
     announced = [outcome for outcome in findings.outcomes if outcome.standing.registered]
     fair, paper = fair_pairs(announced), paper_runs(findings)
-    rows: list[list[str]] = []
-    whole: list[tuple[float, ...]] = []  # the gains of the pairs that have all three
+    out = []
     for task in (name for name in NINE if name not in NOT_COMPARABLE):
         higher = task_of(task).metric.higher_is_better
         run = paper.get(task)
@@ -44,20 +50,22 @@ def gains_section(findings: Findings) -> str:
         seeds = "" if run is None else f"; {seeds_text(len(run.track.seeds))}"
         tuned = {pair.mine.family: pair for pair in fair.get(task, ())}
         for family in FAMILIES:
-            found = [
-                _pair(theirs, family, higher, ""),
-                _pair(here, family, higher, seeds),
-                _tuned(tuned.get(family), task),
-            ]
-            shares = [share for _, share in found if share is not None]
-            if len(shares) > 1:
-                rows.append([task, f"{family}_C", *[text for text, _ in found]])
-            if len(shares) == len(found):
-                whole.append(tuple(shares))
-    return TEXT + table(("task", "memory", *COLUMNS), rows) + _summary(whole) if rows else ""
+            cells = _pair(theirs, family, higher, ""), _pair(here, family, higher, seeds)
+            out.append((task, f"{family}_C", [*cells, _tuned(tuned.get(family), task)]))
+    return out
 
 
-def _pair(means: Mapping[str, float], family: str, higher: bool, more: str) -> tuple[str, float | None]:
+def gains_page(findings: Findings) -> str:
+    """All pairs of which there is anything; nothing where there is none."""
+    rows = [
+        [task, name, *[text for text, _ in cells]]
+        for task, name, cells in _pairs(findings)
+        if sum(share is not None for _, share in cells) > 1
+    ]
+    return TEXT + table(("task", "memory", *COLUMNS), rows) + "\n" + gains_text(findings) + "\n" if rows else ""
+
+
+def _pair(means: Mapping[str, float], family: str, higher: bool, more: str) -> Cell:
     base, mine = means.get(family), means.get(f"{family}_C")
     if not base or mine is None:
         return "not run", None
@@ -65,7 +73,7 @@ def _pair(means: Mapping[str, float], family: str, higher: bool, more: str) -> t
     return f"{short(base, 4)}, {short(mine, 4)} ({share:+.1%}{more})", share
 
 
-def _tuned(pair: TunedPair | None, task: str) -> tuple[str, float | None]:
+def _tuned(pair: TunedPair | None, task: str) -> Cell:
     if pair is None:
         return "not run", None
     outcome, mine, base = pair
@@ -77,12 +85,10 @@ def _tuned(pair: TunedPair | None, task: str) -> tuple[str, float | None]:
     return f"{', '.join(labels)}: {text}" if labels else text, share
 
 
-def _summary(whole: list[tuple[float, ...]]) -> str:
+def gains_text(findings: Findings) -> str:
     """Of the pairs that have all three: how many gain, and the median."""
-    if not whole:
+    shares = np.array([shares for _, shares in three_gains(findings)])
+    if not len(shares):
         return ""
-    parts = [
-        f"{name}: {int((column > 0).sum())} gain, median {np.median(column):+.1%}"
-        for name, column in zip(COLUMNS, np.array(whole).T)
-    ]
-    return f"\nOf the {len(whole)} pairs that have all three, {'; '.join(parts)}.\n"
+    parts = [f"{name}: {(of > 0).sum()} gain, median {np.median(of):+.1%}" for name, of in zip(COLUMNS, shares.T)]
+    return f"Of the {len(shares)} pairs that have all three, {'; '.join(parts)}."

@@ -75,29 +75,6 @@ def paper_runs(findings: Findings) -> dict[str, PaperRun]:
     return {task: found[task][0] for task in NINE if task in found and task not in NOT_COMPARABLE}
 
 
-def _cells(fair: Mapping[str, Sequence[TunedPair]], paper: Mapping[str, PaperRun], found: Findings) -> str:
-    """What of the nine tasks there is not, on both tracks, in words."""
-    parts = []
-    if lacking := [task for task in NINE if task not in fair]:
-        parts.append(f"fair: {', '.join(lacking)}")
-    if some := [f"{' and '.join(names_of(found))} ({_without(found)})" for found in fair.values() if _without(found)]:
-        parts.append(f"pairs of the fair experiments: {', '.join(some)}")
-    short_of = {task: len(paper_values.OPTIMIZERS) - len(run.found) for task, run in paper.items()}
-    lacking = [task for task in NINE if task not in paper and task not in NOT_COMPARABLE]
-    lacking += [
-        f"{task} ({count} of {len(paper_values.OPTIMIZERS)} optimizers)" for task, count in short_of.items() if count
-    ]
-    parts += [f"paper-best: {', '.join(lacking)}"] if lacking else []
-    text = f"missing: {'; '.join(parts)}" if parts else ""
-    apart = [task for task in NOT_COMPARABLE if task in best_runs(found)]
-    return "; ".join(part for part in (text, f"not comparable, left out: {', '.join(apart)}" if apart else "") if part)
-
-
-def _without(found: Sequence[TunedPair]) -> str:
-    """The families that a task's experiments do not have."""
-    return ", ".join(family for family in FAMILIES if family not in {pair.mine.family for pair in found})
-
-
 def _on_the_nine(fair: Mapping[str, Sequence[TunedPair]], paper: Mapping[str, PaperRun]) -> str:
     parts = [f"fair: {', '.join(name for found in fair.values() for name in names_of(found))}"] if fair else []
     runs = [f"{task} ({seeds_text(len(run.track.seeds))})" for task, run in paper.items()]
@@ -117,8 +94,7 @@ def best_of_eight(findings: Findings) -> tuple[str, Ruling]:
         if len(run.found) == len(paper_values.OPTIMIZERS):
             sign = 1 if run.panel.higher_is_better else -1
             untuned[task] = max(run.found, key=lambda row: sign * row.test.mean).optimizer.endswith("_C")
-    ruling = rules.best_of_eight(tuned, untuned)
-    return _on_the_nine(fair, paper), ruling.saying(_cells(fair, paper, findings))
+    return _on_the_nine(fair, paper), rules.best_of_eight(tuned, untuned)
 
 
 def gain(mine: float, base: float, higher: bool) -> float:
@@ -172,6 +148,6 @@ def up_to(findings: Findings) -> tuple[str, Ruling]:
         f"{family}_C on {task} {f'{there[task, family].gain:+.1%}' if (task, family) in there else 'not run'}"
         for task, family in seen
     ]
-    cells = f"where the paper's table has it, tuned alike: {', '.join(said)}"
-    cells += "; missing as in (1)" if _cells(fair, paper, findings) else ""
-    return _on_the_nine(fair, paper), ruling.saying(cells)
+    return _on_the_nine(fair, paper), Ruling(
+        *ruling[:2], f"Where the paper's table has it, tuned alike: {', '.join(said)}."
+    )

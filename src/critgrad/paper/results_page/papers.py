@@ -42,16 +42,10 @@ def best_runs(findings: Findings) -> dict[str, list[PaperRun]]:
     return {task: out[task] for task in sorted(out, key=order.index)}
 
 
-def papers_section(findings: Findings) -> str:
-    """All of it; nothing where no track of the paper was run."""
-    text = "".join(_best(findings, task, runs) for task, runs in best_runs(findings).items())
-    return text + "".join(_grid(run) for run in findings.papers if run.track.name == "paper-grid")
-
-
 # -- paper-best --------------------------------------------------------------------------------------------------------
 
 
-def _best(findings: Findings, task: str, runs: Sequence[PaperRun]) -> str:
+def best_section(findings: Findings, task: str, runs: Sequence[PaperRun]) -> str:
     found = [{row.optimizer: row for row in run.found} for run in runs]
     metric = runs[0].panel.metric
     heads = [f"{where(run)} ({seeds_text(len(run.track.seeds))})" for run in runs]
@@ -61,8 +55,9 @@ def _best(findings: Findings, task: str, runs: Sequence[PaperRun]) -> str:
         cells = [_cell(of_run.get(best.optimizer)) for of_run in found]
         rows.append([best.optimizer, values(best.hyper), *cells, f"{best.test.value:g} ± {best.test.spread:g}"])
     theirs = "the paper's (not comparable)" if reason else "the paper's"
-    text = f"\n## {task}, paper-best\n\nThe paper's best hyper-parameters, no tuning here: test {metric}, beside the paper's "
-    text += "table only.\n"
+    text = (
+        f"\n## {task}, paper-best\n\nThe paper's best settings, not tuned here: test {metric}, beside its table only.\n"
+    )
     text += "".join(f"{line}\n" for line in _origin(findings, task, runs))
     text += "\n" + table(("optimizer", "settings of the paper", *heads, theirs), rows, heads)
     if reason:
@@ -133,11 +128,11 @@ def _fit(runs: Sequence[PaperRun]) -> str:
 # -- paper-grid --------------------------------------------------------------------------------------------------------
 
 
-def _grid(run: PaperRun) -> str:
+def grid_section(run: PaperRun) -> str:
     rows: list[list[Any]] = [
         [
             row.optimizer,
-            values(row.hyper) + "".join(f" ({edge} edge)" for edge in row.edges),
+            values(row.hyper) + (f" ({', '.join(row.edges)})" if row.edges else ""),
             str(row.settings_tried),
             interval(row.test),
             f"{row.paper.value:g} ± {row.paper.spread:g}" if row.paper else "-",
@@ -148,6 +143,6 @@ def _grid(run: PaperRun) -> str:
     label = run.track.label[:1].upper() + run.track.label[1:]
     settings = f", {values(run.track.task_settings)}" if run.track.task_settings else ""
     text = f"\n## {run.track.task}{settings}, {run.track.name}\n\n"
-    text += f"{label} ({seeds_text(len(run.track.seeds))}): beside the paper's table only.\n\n"
+    text += f"{label} ({seeds_text(len(run.track.seeds))}): beside the paper's table only. In brackets: ends of the grid.\n\n"
     head = ("optimizer", "chosen", "settings tried", f"test {run.panel.metric}", "the paper's", "diverged")
     return text + table(head, rows, ("settings tried", "diverged"))

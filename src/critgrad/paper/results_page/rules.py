@@ -1,7 +1,7 @@
 """The rules that turn evidence into a verdict: small functions of numbers, none of which knows a ledger.
 
-A verdict is one of four. "holds only without tuning the learning rate" needs both sides: it holds at the paper's
-settings, and it was looked for and not seen where base and memory were tuned alike.
+A claim holds, holds only without tuning the learning rate (at the paper's settings, and not where base and memory were tuned
+alike), is not confirmed, or is open: not run, or not far enough.
 """
 
 from __future__ import annotations
@@ -18,33 +18,27 @@ from .text import interval
 
 HOLDS = "holds"
 UNTUNED = "holds only without tuning the learning rate"
-NOT_SEEN = "not seen"
-NOT_TESTED = "not yet tested"
+NOT_SEEN = "not confirmed"
+NOT_TESTED = "open"
 
 
 class Ruling(NamedTuple):
-    """A verdict and the effect that it rests on, in words."""
+    """A verdict, the effect that it rests on in a few words, and what else is to be known."""
 
     verdict: str
     effect: str
-
-    def saying(self, more: str) -> Ruling:
-        """The same with more words; nothing is added for none."""
-        return Ruling(self.verdict, "; ".join(part for part in (self.effect, more) if part))
+    more: str = ""
 
 
-def memory_wins(rows: Sequence[Comparison]) -> Ruling:
-    """Holds: at least half of the primaries are wins and none is a loss."""
-    if not rows:
-        return Ruling(NOT_TESTED, "")
+def memory_wins(rows: Sequence[Comparison]) -> str:
+    """Holds: at least half of the comparisons are better and none is worse."""
     count = Counter(row.verdict for row in rows)
-    effect = f"of {len(rows)} primary comparisons {count['win']} won, {count['tie']} tied, {count['loss']} lost"
-    holds = 2 * count["win"] >= len(rows) and not count["loss"]
-    return Ruling(HOLDS if holds else NOT_SEEN, effect)
+    holds = rows and 2 * count["better"] >= len(rows) and not count["worse"]
+    return HOLDS if holds else NOT_SEEN if rows else NOT_TESTED
 
 
 def best_of_eight(fair: Mapping[str, bool], paper: Mapping[str, bool], tasks: int = 9, needed: int = 6) -> Ruling:
-    """Holds: a ``_C`` optimizer has the best mean on ``needed`` of the paper's tasks; not seen: that is out of reach."""
+    """Holds: a ``_C`` optimizer has the best mean on ``needed`` of the paper's tasks; not confirmed: that is out of reach."""
 
     def of(found: Mapping[str, bool]) -> str:
         won = sum(found.values())
@@ -52,7 +46,7 @@ def best_of_eight(fair: Mapping[str, bool], paper: Mapping[str, bool], tasks: in
         return HOLDS if won >= needed else NOT_SEEN if lost > tasks - needed else NOT_TESTED
 
     parts = [
-        f"{sum(found.values())} of {len(found)} tasks {name}"
+        f"{name} a memory is best on {sum(found.values())} of {len(found)} tasks"
         for name, found in (("tuned alike", fair), ("at the paper's settings", paper))
         if found
     ]
@@ -63,15 +57,15 @@ def best_of_eight(fair: Mapping[str, bool], paper: Mapping[str, bool], tasks: in
 
 
 def six_wins(won: Mapping[str, Sequence[bool | None]], needed: int = 6) -> Ruling:
-    """Holds: every family has ``needed`` wins; not seen: one of them cannot have them any more. ``None`` is an open task.
+    """Holds: every family has ``needed`` wins; not confirmed: one cannot have them any more. ``None`` is an open task.
 
     >>> six_wins({"Adam": [True] * 6 + [False] * 3, "SGDM": [False] * 4 + [None] * 5})
-    Ruling(verdict='not seen', effect='Adam: 6 won, 3 not, 0 open; SGDM: 0 won, 4 not, 5 open')
+    Ruling(verdict='not confirmed', effect='Adam: 6 better, 3 not, 0 open; SGDM: 0 better, 4 not, 5 open', more='')
     """
     parts, states = [], []
     for family, tasks in won.items():
         wins, losses = tasks.count(True), tasks.count(False)
-        parts.append(f"{family}: {wins} won, {losses} not, {len(tasks) - wins - losses} open")
+        parts.append(f"{family}: {wins} better, {losses} not, {len(tasks) - wins - losses} open")
         states.append(HOLDS if wins >= needed else NOT_SEEN if len(tasks) - losses < needed else NOT_TESTED)
     verdict = NOT_SEEN if NOT_SEEN in states else NOT_TESTED if NOT_TESTED in states else HOLDS
     return Ruling(verdict, "; ".join(parts))
@@ -85,11 +79,11 @@ def up_to(
     needed: Collection[tuple[str, str]],
     share: float = 0.23,
 ) -> Ruling:
-    """Holds: some pair's relative gain over its base reaches ``share``; not seen: none does, and the pairs (task, family) for
-    which the paper's own table has such a gain, ``needed``, were ``run`` tuned alike.
+    """Holds: some pair's gain over its base reaches ``share``; not confirmed: none does, and the pairs (task, family) for which
+    the paper's own table has such a gain, ``needed``, were ``run`` tuned alike.
     """
     parts = [
-        f"largest gain {max(found.values()):.1%} on {max(found, key=lambda pair: found[pair])} {name}"
+        f"largest gain {name} {max(found.values()):.1%}, {max(found, key=lambda pair: found[pair])}"
         for name, found in (("tuned alike", fair), ("at the paper's settings", paper))
         if found
     ]
@@ -110,10 +104,10 @@ def sooner(fair: Sequence[Speedup], paper: Sequence[Speedup]) -> Ruling:
     def words(found: Sequence[Speedup]) -> str:
         early = sum(row.ratio_low > 1 and row.p < 0.05 for row in found)
         late = sum(row.ratio_high < 1 and row.p < 0.05 for row in found)
-        return f"{early} of {len(found)} pairs sooner, {late} later (sign test p < .05), {len(found) - early - late} neither"
+        return f"{early} of {len(found)} pairs sooner, {late} later, {len(found) - early - late} neither"
 
-    parts = [f"{words(fair)}, tuned alike"] if fair else []
-    parts += [f"{words(paper)}, at the paper's settings"] if paper else []
+    parts = [f"tuned alike {words(fair)} (sign test, p < .05)"] if fair else []
+    parts += [f"at the paper's settings {words(paper)}"] if paper else []
     if not fair:
         return Ruling(NOT_TESTED, "; ".join(parts))
     verdict = HOLDS if all_sooner(fair) else UNTUNED if all_sooner(paper) else NOT_SEEN
@@ -131,7 +125,7 @@ def no_harm(data: Mapping[str, Any]) -> Ruling:
             found[name] = mean_interval(np.mean(pairs, axis=0).tolist())
     if not found:
         return Ruling(NOT_TESTED, "")
-    effect = ", ".join(f"{name} {interval(row, '+')}" for name, row in found.items())
+    effect = "accuracy minus the base's: " + ", ".join(f"{name} {interval(row, '+')}" for name, row in found.items())
     return Ruling(NOT_SEEN if any(row.high < 0 for row in found.values()) else HOLDS, effect)
 
 
@@ -181,7 +175,7 @@ def variants_worse(studies: Sequence[Mapping[str, Any]], variants: Mapping[str, 
         return Ruling(NOT_TESTED, "")
     worse = sum(row["difference"]["high"] < 0 for row in rows)
     better = sum(row["difference"]["low"] > 0 for row in rows)
-    effect = f"{worse} of {len(rows)} are worse than the paper's choice at its own learning rate, {better} better"
+    effect = f"at its own learning rate {worse} of {len(rows)} are worse than the paper's choice, {better} better"
     return Ruling(HOLDS if worse == len(rows) else NOT_SEEN, effect)
 
 
@@ -278,9 +272,9 @@ def selection_explains(won: Sequence[Interval | None]) -> Ruling:
     if not won:
         return Ruling(NOT_TESTED, "no pair in which _C beats its tuned base, so there is no gain to explain")
     known = [row for row in won if row is not None]
-    effect = f"pairs in which _C beats its tuned base: {len(won)}, of which {len(known)} with the yoked twin"
+    effect = f"in {len(won)} pairs _C beats its tuned base, of which {len(known)} has a twin that does not select"
     if not known:
         return Ruling(NOT_TESTED, effect)
     above = sum(row.low > 0 for row in known)
-    effect += f"; there selection by norm is above 0 in {above}"
+    effect += f"; selection by norm helps in {above} of these"
     return Ruling(HOLDS if 2 * above > len(known) else NOT_SEEN, effect)

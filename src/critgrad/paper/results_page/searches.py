@@ -60,17 +60,21 @@ def _on_fresh_seeds(confirmed: Sequence[Confirmed], against: Sequence[str]) -> s
         for row in confirmed
     ]
     head = ("family", "arm", "seeds", "test", *[f"minus {name}" for name in held])
-    return "\nOn fresh seeds, at the points that were chosen:\n\n" + table(head, rows, head[2:])
+    return "\n## On fresh seeds\n\nAt the points that were chosen:\n\n" + table(head, rows, head[2:])
 
 
-def searches_section(findings: Findings) -> str:
-    """A table for each task and family."""
-    text = ""
+def search_pages(findings: Findings) -> dict[str, str]:
+    """By page: a search on a task, with a table for each family."""
+    out = {}
     for track, made, runs in found_searches(findings):
         search = track.search
-        text += f"\n### {search.task}, {search.name}\n\n{task_of(search.task).metric.name}, {search.epochs} epochs, "
-        text += f"batch {search.batch_size}{behind(search.settings)}; {runs:,} runs; "
-        text += f"{made.standing.text}. Validation values on {len(search.tuning_seeds)} tuning seeds.\n"
+        text = f"""\
+# Search {search.name} on {search.task}
+
+What each option means: [Research](../research.md). The best of many is flattered by the choice: nothing is claimed here.
+{task_of(search.task).metric.name}, {search.epochs} epochs, batch {search.batch_size}{behind(search.settings)}; {runs:,} runs;
+{made.standing.text}. Validation values on {len(search.tuning_seeds)} tuning seeds; in brackets: on how many it was better.
+"""
         for family in dict.fromkeys(line.family for line in made.lines):
             mine = sorted(
                 (line for line in made.lines if line.family == family),
@@ -87,18 +91,17 @@ def searches_section(findings: Findings) -> str:
                         for name in ("base", "rival")
                     ],
                     values(line.point) + "".join(f" ({name} at the {end} edge)" for name, end in line.edges.items()),
-                    line.why,
                 ]
                 for line in mine
             ]
-            head = ("rank", "arm", "optimizer", "valid", "minus base", "minus rival", "best point", "what")
-            text += f"\n{made.verdict(family)}.\n\n" + table(head, rows, head[:1] + head[3:6])
+            head = ("rank", "arm", "optimizer", "valid", "minus base", "minus rival", "best point")
+            text += f"\n## {family}\n\n{made.verdict(family)}.\n\n" + table(head, rows, head[:1] + head[3:6])
         text += _on_fresh_seeds(made.confirmed, search.against)
-    if not text:
-        return ""
-    title = (
-        "\n## Search among variants of damping\n\nWhat each option means: [Research](research.md). The best of many is "
-    )
-    title += "flattered by the choice: nothing is claimed\nfrom these tables. In brackets: on how many seeds it was better.\n"
-    gone = "".join(f"- {line}\n" for line in withdrawn_searches(findings))
-    return title + text + (f"\nWithdrawn, published without a table:\n\n{gone}" if gone else "")
+        whys = {line.arm: line.why for line in made.lines}
+        text += "\n## The arms\n\n" + "".join(f"- **{arm}**: {why}\n" for arm, why in sorted(whys.items()))
+        gone = [
+            f"- {line}\n" for line in withdrawn_searches(findings) if line.startswith(f"{search.task}, {search.name}:")
+        ]
+        text += f"\n## Withdrawn\n\nPublished without a table:\n\n{''.join(gone)}" if gone else ""
+        out[f"search-{search.name}-{search.task.replace('@', '-')}"] = text
+    return out

@@ -1,23 +1,22 @@
-"""Tables of the analyses, for every task that has their runs: sensitivity, ablations, norms, damping, run times."""
+"""A page for each analysis, with the tables of every task that has its runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from critgrad.lab.stats import Interval
 from critgrad.lab.tasks import task_of
 
 from ..protocol.paper_values import RUN_TIME_TOPC, RUN_TIMES
-from .damped import damped_section
+from .damped import damped_page
 from .findings import Findings, Study
 from .text import fixed, interval, seeds_text, short, table, values
 
 
-def studies_section(findings: Findings) -> str:
-    """All of them; each only where there are runs."""
-    parts = (_sensitivity, _ablation, _norms, damped_section, _runtime)
-    return "".join(part(findings) for part in parts)
+def analysis_pages(findings: Findings) -> dict[str, str]:
+    """By page; each only where there are runs."""
+    return {name: text for name, part in PAGES.items() if (text := part(findings))}
 
 
 def _outcome(cell: Mapping[str, Any]) -> str:
@@ -73,7 +72,7 @@ def _sensitivity(findings: Findings) -> str:
         cells = {(cell["topC"], cell["decay"]): _outcome(cell) for cell in data["cells"]}
         cells = {at: f"**{text}**" if at == chosen else text for at, text in cells.items()}
         sizes = sorted({cell["topC"] for cell in data["cells"]})
-        text += f"\n### {_title(study)}\n\n{data['optimizer']}, test {data['metric']}, "
+        text += f"\n## {_title(study)}\n\n{data['optimizer']}, test {data['metric']}, "
         text += (
             f"{_seeds({cell['runs'] for cell in data['cells']})}; runs that vary nothing have {values(data['chosen'])}"
         )
@@ -86,7 +85,7 @@ def _sensitivity(findings: Findings) -> str:
         listed = sorted(cells.items(), key=lambda item: (item[0][0] != chosen[0], item[0]))  # one line, then the other
         rows = [[str(topC), f"{decay:g}", cell] for (topC, decay), cell in listed]
         text += table(("topC", "decay", f"test {data['metric']}"), rows, ("topC", "decay"))
-    return f"\n## Sensitivity to topC and decay\n{text}" if text else ""
+    return f"# Sensitivity to topC and decay\n{text}" if text else ""
 
 
 def _ablation(findings: Findings) -> str:
@@ -101,13 +100,13 @@ def _ablation(findings: Findings) -> str:
                 minus = interval(Interval(d["mean"], d["low"], d["high"], row["runs"]), "+") if d else "the default"
                 rows.append([name, row["optimizer"], row["variant"], _outcome(row), minus])
         text += (
-            f"\n### {_title(study)}\n\n{_seeds(counts)}; differences are paired by seed, positive where the variant is "
+            f"\n## {_title(study)}\n\n{_seeds(counts)}; differences are paired by seed, positive where the variant is "
         )
         text += "better.\n\n"
         text += _far_from_trained(findings, study, [row["test"] for of in study.data["studies"].values() for row in of])
         head = ("what is varied", "optimizer", "variant", f"test {study.data['metric']}", "minus the default")
         text += table(head, rows, head[3:])
-    return f"\n## Ablations\n{text}" if text else ""
+    return f"# Ablations\n{text}" if text else ""
 
 
 def _norms(findings: Findings) -> str:
@@ -119,7 +118,7 @@ def _norms(findings: Findings) -> str:
             rows.append([_title(study), str(line["topC"]), str(line["runs"]), *found])
     if not rows:
         return ""
-    text = "\n## Norms of the stored gradients\n\nMean norm of the stored gradients over that of the current one, at the ends\n"
+    text = "# Norms of the stored gradients\n\nMean norm of the stored gradients over that of the current one, at the ends\n"
     text += "of epochs.\n\n"
     head = ("task", "topC", "seeds", "ratio, median", "first epoch", "last epoch", "test")
     return text + table(head, rows, head[1:]) + _clipped_away(findings)
@@ -160,7 +159,7 @@ def _runtime(findings: Findings) -> str:
             rows.append([task, "here", *["not run" for _ in RUN_TIME_TOPC]])
         if theirs := RUN_TIMES.get(task):
             rows.append([task, "paper, min", *[_minutes(value, theirs[0]) for value in theirs]])
-    text = "\n## Run times\n\nOne epoch of training with Adam (topC 0) and Adam_C; in brackets as a multiple of Adam's. Here: "
+    text = "# Run times\n\nOne epoch of training with Adam (topC 0) and Adam_C; in brackets as a multiple of Adam's. Here: "
     text += f"one\nrun after the other, without CUDA graphs, the second epoch; {', '.join(devices)}. The paper's table is of\n"
     text += "another machine, and of batch sizes that it does not give: compare the multiples.\n\n"
     head = ("task", "epoch", *[f"topC {topC}" for topC in RUN_TIME_TOPC])
@@ -178,3 +177,34 @@ def _minutes(value: float | None, base: float | None) -> str:
     if value is None:
         return "NA"
     return f"{value:g}" + (f" ({fixed(value / base, 2)})" if base and value != base else "")
+
+
+def _noise(findings: Findings) -> str:
+    text = ""
+    for data in findings.analysis("noise"):
+        flips = sorted({point["flip_y"] for line in data["lines"] for point in line["points"]})
+        rows = []
+        for line in data["lines"]:
+            points = {point["flip_y"]: point for point in line["points"]}
+            rows.append([line["optimizer"], *[_percent(points.get(flip)) for flip in flips]])
+        runs = sorted({point["runs"] for line in data["lines"] for point in line["points"]})
+        text += f"# Label noise\n\n{data['task']}: test accuracy with a share of the labels flipped; lr 1e-3 for all, as in "
+        text += f"the paper;\n{' or '.join(map(str, runs))} seeds, half width of the interval in brackets.\n\n"
+        text += table(("optimizer", *[f"{flip:g}" for flip in flips]), rows, tuple(f"{flip:g}" for flip in flips))
+    return text
+
+
+def _percent(point: Mapping[str, Any] | None) -> str:
+    if point is None:
+        return "-"
+    return f"{fixed(point['test'], 0)} ({fixed((point['high'] - point['low']) / 2, 0)})"
+
+
+PAGES: Mapping[str, Callable[[Findings], str]] = {
+    "sensitivity": _sensitivity,
+    "ablations": _ablation,
+    "norms": _norms,
+    "inside-damping": damped_page,
+    "run-times": _runtime,
+    "label-noise": _noise,
+}

@@ -19,7 +19,7 @@ def interval(found: Interval, sign: str = "") -> str:
     return interval_text(found, sign, fewest=2) if math.isfinite(found.half_width) else short(found.mean)
 
 
-__all__ = ["behind", "fixed", "interval", "probability", "seeds_text", "short", "table", "values"]
+__all__ = ["behind", "capital", "fixed", "interval", "probability", "seeds_text", "short", "table", "values"]
 
 
 def short(value: float | None, digits: int = 3) -> str:
@@ -40,6 +40,15 @@ def probability(p: float | None) -> str:
     if p is None:
         return "-"
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def capital(words: str) -> str:
+    """The same as a sentence begins; names of optimizers stay what they are.
+
+    >>> capital("mean age"), capital("Adam_C +1")
+    ('Mean age', 'Adam_C +1')
+    """
+    return words[:1].upper() + words[1:]
 
 
 def seeds_text(count: int) -> str:

@@ -4,14 +4,13 @@ A committed file says what is tried (``searches/*.json``), ``SearchTrack`` plans
 ``standings`` reads what they say. Every variant is listed, with the number tried beside the winner.
 """
 
-from .file import Rung, Search, SearchArm, find, searches, tasks_of
+from .file import Search, SearchArm, find, searches, tasks_of
 from .standings import ArmLine, Confirmed, Standings, standings
 from .track import SearchTrack
 
 __all__ = [
     "ArmLine",
     "Confirmed",
-    "Rung",
     "Search",
     "SearchArm",
     "SearchTrack",

@@ -1,6 +1,6 @@
 """The file that says what a search tries, on which tasks, at which points and seeds.
 
-One JSON file per search in ``critgrad/lab/searches``. What concerns one task is hashed, and the hash is part of every
+One JSON file per search in ``critgrad/paper/searches``. What concerns one task is hashed, and the hash is part of every
 trial's key: rows of a changed plan answer no question of this one, and a task can be added without touching the others.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,24 +16,15 @@ from typing import Any
 from critgrad.lab.errors import LabError, MissingFileError
 from critgrad.lab.run.spec import ENGINES, Trial, content_hash
 from critgrad.lab.spaces import Axis, Point, draw
-from critgrad.lab.train.optimizers import recipe_of
+
+from ..protocol.rungs import Rung, check
 
 FORMAT = 1
 FOLDER = Path(__file__).parents[1] / "searches"
 BASE = "base"
-# Variants of damping have optimizers of their own (Adam_X). None won, and what ran them is gone: their runs can be read, and
-# LAST_RUN is the last commit that can make more of them.
-VARIANT = "_X"
+# No variant was better, and what ran them (Adam_X, Muon_F, ...) is gone: their runs can be read, and LAST_RUN is the last
+# commit that can make more of them.
 LAST_RUN = "b716de46cea0"
-TINY = "@tiny"
-
-
-@dataclass(frozen=True)
-class Rung:
-    """A step of the race, the same for every arm: after so many tuning seeds the best so many points go on."""
-
-    seeds: int
-    keep: int
 
 
 @dataclass(frozen=True)
@@ -47,8 +38,8 @@ class SearchArm:
 
 
 def has_memory(optimizer: str) -> bool:
-    """Whether an optimizer takes the options of a memory; a variant does."""
-    return optimizer.endswith(VARIANT) or recipe_of(optimizer).has_memory
+    """Whether an optimizer takes the options of a memory; a variant (``_X``) does."""
+    return optimizer.endswith(("_C", "_F", "_X"))
 
 
 @dataclass(frozen=True)
@@ -62,7 +53,7 @@ class Search:
     batch_size: int
     trials: int  # points for each arm
     tuning_seeds: tuple[int, ...]
-    race: tuple[Rung, ...]
+    rungs: tuple[Rung, ...]  # by seeds
     confirm_seeds: tuple[int, ...]
     confirm_keep: int  # variants of each family that are run on the confirming seeds
     against: tuple[str, ...]  # arms that are run there, too
@@ -128,22 +119,6 @@ class Search:
         hyper = {**fixed, **arm.options, **point}
         return Trial(self.task, optimizer, hyper, seed, self.trial_settings, self.engine, registration=self.hash)
 
-    def require_runnable(self) -> None:
-        """An error where it has arms that can no longer be run."""
-        if any(name.endswith(VARIANT) for arm in self.arms for name in arm.optimizer.values()):
-            raise LabError(
-                f"The variants of the search {self.name} can no longer be run, only read (--table): none of them won. "
-                f"Commit {LAST_RUN} can run them"
-            )
-
-    @property
-    def runs_per_arm(self) -> int:
-        """Of the search, without confirmation."""
-        runs, alive, seen = 0, self.trials, 0
-        for rung in self.race:
-            runs, alive, seen = runs + alive * (rung.seeds - seen), rung.keep, rung.seeds
-        return runs + alive * (len(self.tuning_seeds) - seen)
-
 
 def searches() -> list[str]:
     """The searches that there are."""
@@ -156,7 +131,7 @@ def tasks_of(name: str, folder: Path = FOLDER) -> list[str]:
 
 
 def find(name: str, task: str, folder: Path = FOLDER) -> Search:
-    """A search on a task. ``TASK@tiny`` is the same with a few short runs, for tests and for a first look."""
+    """A search on a task."""
     path = folder / f"{name}.json"
     if not path.exists():
         raise MissingFileError(f"No search {name!r}, expected one of {', '.join(searches())}")
@@ -172,15 +147,14 @@ def from_dict(name: str, task: str, values: Mapping[str, Any], path: Path | None
     if values.get("format") != FORMAT:
         raise LabError(f"Invalid format of a search: {values.get('format')!r}, expected {FORMAT}")
     tasks = values["tasks"]
-    plain = task.removesuffix(TINY)
-    if plain not in tasks:
+    if task not in tasks:
         raise LabError(f"Invalid task of the search {name}: {task!r}, expected one of {', '.join(tasks)}")
-    mine = tasks[plain]
+    mine = tasks[task]
     left_out = set(mine.get("without", ()))
     arms = [arm for arm in values["arms"] if arm["name"] not in left_out]
-    content = {**values, "name": name, "tasks": {plain: mine}, "arms": arms}
+    content = {**values, "name": name, "tasks": {task: mine}, "arms": arms}
     confirm = values["confirm"]
-    found = Search(
+    return Search(
         name=name,
         task=task,
         direction=mine["direction"],
@@ -188,7 +162,7 @@ def from_dict(name: str, task: str, values: Mapping[str, Any], path: Path | None
         batch_size=mine["batch_size"],
         trials=mine["trials"],
         tuning_seeds=tuple(mine["tuning_seeds"]),
-        race=tuple(Rung(**rung) for rung in mine["race"]),
+        rungs=tuple(Rung(**rung) for rung in mine["race"]),
         confirm_seeds=tuple(mine["confirm_seeds"]),
         confirm_keep=confirm["keep"],
         against=tuple(confirm["against"]),
@@ -201,23 +175,6 @@ def from_dict(name: str, task: str, values: Mapping[str, Any], path: Path | None
         engine=values["engine"],
         content=content,
         path=path,
-    )
-    return _tiny(found) if task != plain else found
-
-
-def _tiny(search: Search) -> Search:
-    """Two points, two seeds, one epoch: another experiment, which no file announced."""
-    content = {**search.content, "tiny": True}
-    return replace(
-        search,
-        epochs=1,
-        batch_size=16,
-        trials=2,
-        tuning_seeds=search.tuning_seeds[:2],
-        race=(Rung(1, 1),),
-        confirm_seeds=search.confirm_seeds[:2],
-        content=content,
-        path=None,
     )
 
 
@@ -237,14 +194,9 @@ def _check(s: Search) -> None:
     require(len(set(names)) == len(names), "arms", names, "different names")
     absent = [name for name in (BASE, *s.against) if name not in names]
     require(not absent, "against", absent, "arms of this search, the base among them")
-    before = Rung(0, s.trials)
-    for rung in s.race:
-        falling = before.seeds < rung.seeds < len(s.tuning_seeds) and 1 <= rung.keep <= before.keep
-        require(falling, "race", rung, "more seeds than before, fewer than there are, and no more points than before")
-        before = rung
+    check(s.rungs, s.trials, len(s.tuning_seeds), s.epochs)
     for arm in s.arms:
-        for family, optimizer in arm.optimizer.items():
+        for family in arm.optimizer:
             require(family in s.lr, f"family of {arm.name}", family, f"one of {', '.join(s.lr)}")
-            has_memory(optimizer)  # an error where there is no such optimizer
     for family in s.lr:
         require(any(arm.name == BASE for arm in s.arms_of(family)), "arms", family, "a base in each family")

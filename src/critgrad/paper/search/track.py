@@ -1,4 +1,4 @@
-"""The runs of a search, planned as a function of the ledger: asked again after a crash, it goes on where it was."""
+"""The runs of a search as a function of the ledger: what was chosen, what was confirmed, what was never run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from critgrad.lab.ledger import Planned, Role
 from critgrad.lab.ledger.view import Reader, RowLike, View, view_of
 from critgrad.lab.run.results import loss_is_known
 from critgrad.lab.run.spec import Trial
@@ -17,8 +16,6 @@ from critgrad.lab.stats import choose
 
 from ..protocol.tuning import tie_breaker
 from .file import Search, SearchArm
-
-TRACK = "search"
 
 
 @dataclass
@@ -39,42 +36,14 @@ class ArmState:
 
 @dataclass(frozen=True)
 class SearchTrack:
-    """Tune every arm with the same number of points and the same race; with ``confirm``, run the best on fresh seeds."""
+    """Every arm is tuned with the same number of points and the same rungs, and the best are run on fresh seeds."""
 
     search: Search
-    confirm: bool = False
-    name: str = TRACK
-
-    @property
-    def task(self) -> str:
-        """The task's name."""
-        return self.search.task
 
     @property
     def registration(self) -> Any:
         """What the ledger keeps a record of: a search has the hash, the path and the content of a registration."""
         return self.search
-
-    @property
-    def total(self) -> int:
-        """Runs in all."""
-        s = self.search
-        count = sum(len(s.arms_of(family)) for family in s.families)
-        return count * s.runs_per_arm + (self._confirming * len(s.confirm_seeds) if self.confirm else 0)
-
-    @property
-    def most(self) -> int:
-        """No more than that."""
-        return self.total
-
-    @property
-    def _confirming(self) -> int:
-        s = self.search
-        return sum(
-            sum(arm.name in s.against for arm in s.arms_of(family))
-            + min(s.confirm_keep, sum(map(s.is_variant, s.arms_of(family))))
-            for family in s.families
-        )
 
     def view(self, ledger: Reader) -> View:
         """The rows of this search."""
@@ -84,22 +53,6 @@ class SearchTrack:
         """All arms of all families, as far as the rows go."""
         s = self.search
         return {family: [_state(s, family, arm, view) for arm in s.arms_of(family)] for family in s.families}
-
-    def plan(self, ledger: Reader) -> list[Planned]:
-        """What can be run now. An arm does not wait for the others; confirmation waits for all of its family."""
-        view = self.view(ledger)
-        planned: list[Planned] = []
-        for family, states in self.states(view).items():
-            for state in states:
-                role = Role(self.name, family, state.arm.name, "tune")
-                planned += [Planned(trial, (role,)) for trial in state.pending]
-            if not self.confirm or any(state.pending for state in states):
-                continue
-            for state in self.confirmed(states):
-                role = Role(self.name, family, state.arm.name, "report")
-                trials = self.confirm_trials(state)
-                planned += [Planned(trial, (role,)) for trial in view.missing(trials)]
-        return planned
 
     def confirmed(self, states: Sequence[ArmState]) -> list[ArmState]:
         """The arms of a family that the confirming seeds are for: the best variants, and what they are held against."""
@@ -133,7 +86,7 @@ def _state(search: Search, family: str, arm: SearchArm, view: View) -> ArmState:
     done = [row for of_point in trials for trial in of_point if (row := view.get(trial)) is not None]
     state.runs, state.diverged = len(done), sum(bool(row.summary.get("diverged")) for row in done)
     alive = list(range(len(trials)))
-    for rung in search.race:
+    for rung in search.rungs:
         missing = view.missing(trial for i in alive for trial in trials[i][: rung.seeds])
         if missing:
             state.pending = missing

@@ -1,162 +1,84 @@
 "use strict";
-// Draws the figures when they come into view, recolours them with the page's scheme, and sorts tables.
+// Figures tell the values under the pointer, switch lines off and on, and zoom; tables are sorted; the page turns dark and light.
 (() => {
-  const read = (id) => JSON.parse(document.getElementById(id).textContent);
-  const { inks, figures } = read("figures");
   const root = document.documentElement;
   const media = window.matchMedia("(prefers-color-scheme: dark)");
-  const drawn = new Map(); // element -> id of its figure
-  const hidden = new Map(); // id -> legend groups that are off
   const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : media.matches);
-  let printing = false;
 
-  const THEMES = {
-    light: { text: "#1c212b", axis: "#566072", grid: "#e3e7ee", page: "#ffffff" },
-    dark: { text: "#e6e9ef", axis: "#a4adbd", grid: "#323a48", page: "#181c24" },
+  const make = (svg, name, attributes) => {
+    const element = document.createElementNS("http://www.w3.org/2000/svg", name);
+    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+    return svg.appendChild(element);
   };
-  const theme = () => THEMES[isDark() && !printing ? "dark" : "light"];
+  const tip = document.createElement("div");
+  tip.className = "tip";
+  tip.hidden = true;
+  document.body.append(tip);
 
-  // "@3": the third ink; "@3/0.16": a wash of it; "~text": a colour of the page.
-  const colour = (text) => {
-    if (text[0] === "~") return theme()[text.slice(1)];
-    const [index, opacity] = text.slice(1).split("/");
-    const hex = inks[Number(index)][isDark() && !printing ? 1 : 0];
-    if (!opacity) return hex;
-    const part = (at) => parseInt(hex.slice(at, at + 2), 16);
-    return `rgba(${part(1)}, ${part(3)}, ${part(5)}, ${opacity})`;
-  };
-  const resolved = (value) => {
-    if (typeof value === "string") return /^(@\d+(\/[\d.]+)?|~(text|axis|grid|page))$/.test(value) ? colour(value) : value;
-    if (Array.isArray(value)) return value.map(resolved);
-    if (value && typeof value === "object") return Object.fromEntries(Object.entries(value).map(([k, v]) => [k, resolved(v)]));
-    return value;
-  };
+  for (const plot of document.querySelectorAll(".plot")) {
+    const svg = plot.querySelector("svg");
+    const whole = svg.getAttribute("viewBox");
+    const entries = (number) => svg.querySelectorAll(`[data-entry="${number}"]`);
+    const place = (event) => new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
+    let points = null; // [entry of the legend, x, y, text]; read at the first question
+    let dot = null;
+    let drag = null; // where it began, and its rectangle
 
-  // Long titles get another line rather than being cut.
-  const wrapped = (text, room) => {
-    const lines = [""];
-    for (const part of text.split(" ")) {
-      if (lines.at(-1) && lines.at(-1).length + part.length + 1 > room) lines.push("");
-      lines[lines.length - 1] += (lines.at(-1) ? " " : "") + part;
-    }
-    return lines;
-  };
-
-  const layoutOf = (figure, width) => {
-    const colours = theme();
-    const font = { family: 'system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif', size: 13, color: colours.text };
-    const axis = (own) => ({
-      gridcolor: colours.grid, linecolor: colours.axis, zerolinecolor: colours.grid, tickcolor: colours.axis,
-      showline: true, ticks: "outside", ticklen: 4, tickfont: { size: 12 }, ...own,
-      title: { ...own.title, font: { size: 13 }, standoff: 8 },
+    const nearest = (at) => {
+      points ??= JSON.parse(plot.querySelector("script").textContent);
+      let best = null;
+      let least = 30 ** 2;
+      for (const point of points) {
+        const far = (point[1] - at.x) ** 2 + (point[2] - at.y) ** 2;
+        const seen = far < least && (point[0] === null || !entries(point[0])[0]?.hasAttribute("display"));
+        if (seen) [best, least] = [point, far];
+      }
+      return best;
+    };
+    const tell = (event) => {
+      const found = nearest(place(event));
+      tip.hidden = !found;
+      dot?.remove();
+      dot = null;
+      if (!found) return;
+      dot = make(svg, "circle", { class: "dot", cx: found[1], cy: found[2], r: 4 });
+      tip.textContent = found[3];
+      const left = Math.min(event.clientX + 14, root.clientWidth - tip.offsetWidth - 6);
+      tip.style.transform = `translate(${Math.max(4, left)}px, ${event.clientY + 16}px)`;
+    };
+    const corners = (a, b) => [Math.min(a.x, b.x), Math.min(a.y, b.y), Math.abs(a.x - b.x), Math.abs(a.y - b.y)];
+    svg.addEventListener("pointerdown", (event) => {
+      if (event.button === 0 && event.pointerType === "mouse") drag = { from: place(event), box: null };
     });
-    const own = resolved(figure.layout);
-    const narrow = width < 480;
-    const layout = {
-      ...own, font, width, height: own.height, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-      margin: { l: narrow ? 46 : 58, r: 14, t: 10, b: 48, ...own.margin }, showlegend: false, hovermode: "closest",
-      xaxis: axis(own.xaxis), yaxis: axis(own.yaxis), barmode: "overlay",
-      hoverlabel: { font: { size: 12 } }, dragmode: "zoom", uirevision: "keep",
-    };
-    const labels = own.yaxis.categoryarray ? 7 * Math.max(...own.yaxis.categoryarray.map((label) => label.length)) : 20;
-    const lines = wrapped(own.xaxis.title.text, Math.max(16, (width - labels - 40) / 7));
-    layout.xaxis.title.text = lines.join("<br>");
-    layout.margin.b += 17 * (lines.length - 1);
-    layout.height += 17 * (lines.length - 1);
-    return layout;
-  };
+    svg.addEventListener("pointermove", (event) => {
+      if (!drag) return tell(event);
+      const [x, y, width, height] = corners(drag.from, place(event));
+      drag.box?.remove();
+      drag.box = make(svg, "rect", { class: "zoom", x, y, width, height });
+    });
+    svg.addEventListener("pointerup", (event) => {
+      if (!drag) return;
+      const box = corners(drag.from, place(event));
+      drag.box?.remove();
+      drag = null;
+      if (box[2] > 12 && box[3] > 12) svg.setAttribute("viewBox", box.join(" "));
+    });
+    svg.addEventListener("pointerleave", () => { tip.hidden = true; dot?.remove(); drag?.box?.remove(); drag = null; });
+    svg.addEventListener("dblclick", () => svg.setAttribute("viewBox", whole));
 
-  // A column of numbers at the right of a forest of rows, where there is room for it.
-  const withNumbers = (data, layout, width) => {
-    const numbers = data.find((trace) => trace.meta === "numbers");
-    if (!numbers) return data;
-    const letters = Math.max(...numbers.text.map((text) => text.length));
-    const labels = Math.max(...numbers.y.map((text) => text.length)) * 7 + 30;
-    const share = (letters * 7.2 + 8) / Math.max(1, width - labels - 30);
-    if (share > 0.45) return data.filter((trace) => trace !== numbers);
-    layout.xaxis.domain = [0, 1 - share];
-    layout.xaxis2 = { domain: [1 - share, 1], range: [0, 1], visible: false, fixedrange: true, anchor: "y" };
-    return data;
-  };
-
-  const legendOf = (figure, id, element) => {
-    const box = document.createElement("div");
-    box.className = "legend";
-    const dashes = { solid: "", dash: "7 4", dot: "2 3", dashdot: "7 3 2 3", longdash: "11 4", longdashdot: "11 3 2 3" };
-    const paint = () => {
-      box.replaceChildren();
-      for (const entry of figure.legend) {
-        const button = document.createElement("button");
-        button.type = "button";
-        button.setAttribute("aria-pressed", String(!hidden.get(id).has(entry.group)));
-        button.innerHTML = `<svg width="28" height="10" aria-hidden="true"><line x1="0" y1="5" x2="28" y2="5" stroke="${colour(entry.ink)}" stroke-width="${entry.width}" stroke-dasharray="${dashes[entry.dash] || ""}"/></svg>`;
-        button.append(entry.name);
-        button.addEventListener("click", () => {
-          const off = hidden.get(id);
-          if (!off.delete(entry.group)) off.add(entry.group);
-          draw(element, id);
-        });
-        box.append(button);
-      }
-    };
-    return { box, paint };
-  };
-
-  const legends = new Map();
-  const draw = (element, id) => {
-    const figure = figures[id];
-    if (!hidden.has(id)) hidden.set(id, new Set(figure.legend.filter((entry) => !entry.shown).map((entry) => entry.group)));
-    if (figure.legend.length > 1 && !legends.has(id)) {
-      const legend = legendOf(figure, id, element);
-      element.after(legend.box);
-      legends.set(id, legend);
+    for (const button of plot.parentElement.querySelectorAll(".legend button")) {
+      button.addEventListener("click", () => {
+        const off = button.getAttribute("aria-pressed") === "true";
+        button.setAttribute("aria-pressed", String(!off));
+        for (const line of entries(button.dataset.entry)) off ? line.setAttribute("display", "none") : line.removeAttribute("display");
+      });
     }
-    if (legends.has(id)) legends.get(id).paint();
-    const width = element.clientWidth;
-    const layout = layoutOf(figure, width);
-    const off = hidden.get(id);
-    const data = withNumbers(
-      resolved(figure.data).map((trace) => ({ ...trace, visible: trace.legendgroup === undefined || !off.has(trace.legendgroup) })),
-      layout, width);
-    drawn.set(element, id);
-    element.dataset.width = String(width);
-    const config = { displaylogo: false, responsive: false, displayModeBar: false, scrollZoom: false, doubleClick: "reset+autosize" };
-    return Plotly.react(element, data, layout, config).then(() => { element.dataset.drawn = "yes"; });
-  };
-
-  const elements = [...document.querySelectorAll(".plot[data-figure]")];
-  const drawAll = () => Promise.all(elements.map((element) => drawn.has(element) ? null : draw(element, element.dataset.figure)));
-  const redraw = () => Promise.all([...drawn].map(([element, id]) => draw(element, id)));
-  const watcher = new IntersectionObserver((entries) => {
-    for (const entry of entries) {
-      if (entry.isIntersecting && !drawn.has(entry.target)) {
-        watcher.unobserve(entry.target);
-        draw(entry.target, entry.target.dataset.figure);
-      }
-    }
-  }, { rootMargin: "700px" });
-  for (const element of elements) {
-    const figure = figures[element.dataset.figure];
-    element.style.minHeight = `${figure.layout.height}px`;
-    watcher.observe(element);
   }
-  window.critgradReport = { drawAll, redraw, count: elements.length };
-
-  media.addEventListener("change", redraw);
-  let pause = 0;
-  window.addEventListener("resize", () => {
-    clearTimeout(pause);
-    pause = setTimeout(() => {
-      for (const [element, id] of drawn) if (Number(element.dataset.width) !== element.clientWidth) draw(element, id);
-    }, 120);
-  });
-  window.addEventListener("beforeprint", () => { printing = true; drawAll(); redraw(); });
-  window.addEventListener("afterprint", () => { printing = false; redraw(); });
 
   const toggle = document.getElementById("theme");
   const name = () => { toggle.textContent = isDark() ? "Light" : "Dark"; toggle.setAttribute("aria-label", `${toggle.textContent} page`); };
   toggle.hidden = false;
-  toggle.addEventListener("click", () => { root.dataset.theme = isDark() ? "light" : "dark"; name(); redraw(); });
+  toggle.addEventListener("click", () => { root.dataset.theme = isDark() ? "light" : "dark"; name(); });
   media.addEventListener("change", name);
   name();
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from . import bpe, convex, dialogue, images, published, text
+from . import bpe, convex, dialogue, images, text
 from .dataset import Parts
 from .files import File
 from .noise import noise
+from .published import files
 from .pycode import FILES as PYCODE
 from .pycode import RELEASE, pycode
 
@@ -62,14 +63,14 @@ RECORDS = (
         "1,797 handwritten digits of 8 x 8 pixels, in the package",
         "CC BY 4.0",
         "E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI 1998, doi 10.24432/C50P49",
-        (DataSource(published.DIGITS, images.digits, "whole"),),
+        (DataSource(files("digits"), images.digits, "whole"),),
     ),
     Record(
         "mnist",
         "70,000 handwritten digits of 28 x 28 pixels",
         "usually given as CC BY-SA 3.0",
         "Y. LeCun, L. Bottou, Y. Bengio and P. Haffner, Gradient-based learning applied to document recognition, 1998",
-        (DataSource(published.MNIST, images.mnist, "whole"),),
+        (DataSource(files("mnist"), images.mnist, "whole"),),
     ),
     Record(
         "cifar10",
@@ -77,8 +78,8 @@ RECORDS = (
         "none given; the authors ask to be cited",
         "A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009",
         (
-            DataSource(published.CIFAR10_MOSAICS, images.cifar_mosaics("cifar10", 10, "the original"), "whole"),
-            DataSource(published.CIFAR10_ARCHIVE, images.cifar10_archive, "whole"),
+            DataSource(files("cifar10-mosaics"), images.cifar_mosaics("cifar10", 10, "the original"), "whole"),
+            DataSource(files("cifar10-archive"), images.cifar10_archive, "whole"),
         ),
     ),
     Record(
@@ -87,8 +88,8 @@ RECORDS = (
         "none given; the authors ask to be cited",
         "A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009",
         (
-            DataSource(published.CIFAR100_MOSAICS, images.cifar_mosaics("cifar100", 100, "shuffled"), "whole"),
-            DataSource(published.CIFAR100_ARCHIVE, images.cifar100_archive, "whole"),
+            DataSource(files("cifar100-mosaics"), images.cifar_mosaics("cifar100", 100, "shuffled"), "whole"),
+            DataSource(files("cifar100-archive"), images.cifar100_archive, "whole"),
         ),
     ),
     Record(
@@ -97,8 +98,8 @@ RECORDS = (
         "CC BY 4.0",
         "J. A. Blackard and D. J. Dean, Comparative accuracies of neural networks and discriminant analysis, 1999",
         (
-            DataSource(published.COVTYPE_NPZ, convex.covtype_npz, "whole"),
-            DataSource(published.COVTYPE_CSV, convex.covtype_csv, "whole"),
+            DataSource(files("covtype-npz"), convex.covtype_npz, "whole"),
+            DataSource(files("covtype-csv"), convex.covtype_csv, "whole"),
         ),
     ),
     Record(
@@ -106,14 +107,14 @@ RECORDS = (
         "1,747 news stories of RCV1-v2 as TF-IDF, corporate/industrial or not",
         "Reuters' text, research use",
         "D. D. Lewis, Y. Yang, T. G. Rose and F. Li, RCV1: A New Benchmark Collection, JMLR 2004",
-        (DataSource(published.RCV1, convex.rcv1, "part"),),
+        (DataSource(files("rcv1"), convex.rcv1, "part"),),
     ),
     Record(
         "reuters",
         "5,000 news stories of Reuters-21578 as TF-IDF, earnings or not",
         "research use",
         "Reuters-21578, Distribution 1.0 (D. D. Lewis)",
-        (DataSource(published.REUTERS, convex.reuters, "whole"),),
+        (DataSource(files("reuters"), convex.reuters, "whole"),),
     ),
     Record(
         "noise",
@@ -128,14 +129,14 @@ RECORDS = (
         "Penn Treebank words, 10,000 types",
         "LDC's text, research use",
         "M. Marcus et al., Building a large annotated corpus of English, 1993; T. Mikolov et al., 2010",
-        (DataSource(published.PTB, text.lm("ptb", "ptb.{}.txt"), "whole"),),
+        (DataSource(files("ptb"), text.lm("ptb", "ptb.{}.txt"), "whole"),),
     ),
     Record(
         "wikitext2",
         "Wikipedia articles in words, 33,278 types",
         "CC BY-SA 3.0",
         "S. Merity, C. Xiong, J. Bradbury and R. Socher, Pointer Sentinel Mixture Models, 2016",
-        (DataSource(published.WIKITEXT2, text.lm("wikitext2", "wiki.{}.tokens"), "whole"),),
+        (DataSource(files("wikitext2"), text.lm("wikitext2", "wiki.{}.tokens"), "whole"),),
     ),
     Record(
         "snli",
@@ -143,8 +144,8 @@ RECORDS = (
         "CC BY-SA 4.0",
         "S. R. Bowman, G. Angeli, C. Potts and C. D. Manning, A large annotated corpus for learning NLI, 2015",
         (
-            DataSource(published.SNLI_TABLES, text.snli_tsv, "part"),
-            DataSource(published.SNLI_ARCHIVE, text.snli_archive, "whole"),
+            DataSource(files("snli-tables"), text.snli_tsv, "part"),
+            DataSource(files("snli-archive"), text.snli_archive, "whole"),
         ),
     ),
     Record(
@@ -152,21 +153,21 @@ RECORDS = (
         "tourists' dialogues with a desk, answers to be generated",
         "MIT",
         "P. Budzianowski et al., MultiWOZ, 2018; M. Eric et al., MultiWOZ 2.1, 2019",
-        (DataSource(published.MULTIWOZ, dialogue.multiwoz, "part"),),
+        (DataSource(files("multiwoz"), dialogue.multiwoz, "part"),),
     ),
     Record(
         "sgd",
         "Schema-Guided Dialogue, answers to be generated",
         "CC BY-SA 4.0",
         "A. Rastogi et al., Towards Scalable Multi-domain Conversational Agents, 2020",
-        (DataSource(published.SGD, dialogue.sgd, "part"),),
+        (DataSource(files("sgd"), dialogue.sgd, "part"),),
     ),
     Record(
         "multiwoz-roberta",
         "the dialogues of multiwoz in RoBERTa's tokens, for a causal language model",
         "MIT",
         "as multiwoz; Y. Liu et al., RoBERTa, 2019",
-        (DataSource(published.MULTIWOZ + published.ROBERTA, bpe.multiwoz_roberta, "part"),),
+        (DataSource(files("multiwoz") + files("roberta"), bpe.multiwoz_roberta, "part"),),
     ),
     Record(
         "pycode",

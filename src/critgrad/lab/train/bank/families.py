@@ -15,8 +15,6 @@ from torch import Tensor
 
 import critgrad
 
-from ..bases import Lion
-
 Options = Mapping[str, Any]
 
 
@@ -169,25 +167,6 @@ class _NAdam(_Moments):
         theta.addcdiv_(numerator, denominator, value=-1)
 
 
-class _Lion:
-    """``theta -= lr * sign(beta1 * m + (1 - beta1) * d)``, then ``m`` moves towards ``d``; decoupled weight decay."""
-
-    def __init__(self, options: Sequence[Options], theta: Tensor) -> None:
-        columns = _Columns(options, theta)
-        self.lr = columns.column("lr")
-        betas = (columns.made([o["betas"][i] for o in options], torch.float64) for i in range(2))
-        self.forget1, self.forget2 = ((1 - beta).to(theta.dtype) for beta in betas)
-        self.m = columns.zeros()
-        shrink = [1 - o["lr"] * o["weight_decay"] for o in options]
-        self.shrink = columns.made(shrink, theta.dtype) if any(factor != 1 for factor in shrink) else None
-
-    def __call__(self, theta: Tensor, d: Tensor, t: Tensor) -> None:
-        if self.shrink is not None:
-            theta.mul_(self.shrink)
-        theta.addcmul_(torch.lerp(self.m, d, self.forget1).sign(), self.lr, value=-1)
-        self.m.lerp_(d, self.forget2)
-
-
 class _AggMo:
     """``v_i = beta_i * v_i + d`` for each ``beta_i``; ``theta -= lr * mean of v_i``."""
 
@@ -232,7 +211,6 @@ FAMILIES: dict[type[torch.optim.Optimizer], BankFamily] = {
     torch.optim.Adam: _adam,
     torch.optim.AdamW: _adam,
     torch.optim.NAdam: BankFamily("NAdam", _ADAM | {"momentum_decay"}, _NAdam),
-    Lion: BankFamily("Lion", frozenset({"lr", "betas", "weight_decay"}), _Lion),
     critgrad.AggMo: BankFamily(
         "AggMo", frozenset({"lr", "betas", "weight_decay"}), _AggMo, shape=lambda options: len(options["betas"])
     ),

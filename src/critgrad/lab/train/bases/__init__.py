@@ -1,7 +1,7 @@
-"""Base optimizers that the lab brings itself, to put a memory on: plain loops over tensors, made to be read."""
+"""Optimizers of the lab's own, to compare with, and how any optimizer's model is evaluated."""
 
+from .learnt import learnt
 from .lion import Lion
 from .muon import Muon
-from .schedule_free import ScheduleFree, learnt
 
-__all__ = ["Lion", "Muon", "ScheduleFree", "learnt"]
+__all__ = ["Lion", "Muon", "learnt"]

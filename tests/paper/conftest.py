@@ -1,0 +1,1 @@
+"""Makes what lies here importable by the tests of the folders below."""
