@@ -39,14 +39,14 @@ OnEvent = Callable[[Event], None]
 
 
 @dataclass(frozen=True)
-class Prepared:
+class ReadyStudy:
     """A study of which everything has been found and can be run."""
 
     plan: StudyPlan
     device: str
 
 
-def prepare(path: str | Path, device: str = "auto") -> Prepared:
+def prepare(path: str | Path, device: str = "auto") -> ReadyStudy:
     """Read a study and all that it names; what is wrong is told in one line, and nothing is written."""
     study = read(path)
     where = default_device(device)
@@ -61,7 +61,7 @@ def prepare(path: str | Path, device: str = "auto") -> Prepared:
             around = surroundings(study, task, makers, where)
         except LabError as error:
             raise study.error(f"task: {error}") from None
-    return Prepared(StudyPlan(study, around, session), where)
+    return ReadyStudy(StudyPlan(study, around, session), where)
 
 
 def _task_of(study: StudyFile) -> StudyTask:
@@ -287,7 +287,7 @@ def _left(plan: StudyPlan, arm: str, number: int, runs: Mapping[str, Run]) -> Se
     return range(len(wanted) + (plan.study.report_seeds if "search" in wanted else 0))
 
 
-def _rehearse(prepared: Prepared) -> dict[str, float]:
+def _rehearse(prepared: ReadyStudy) -> dict[str, float]:
     """Seconds that a run of each arm takes, by a few steps in a worker: what goes wrong there is told."""
     plan, study = prepared.plan, prepared.plan.study
     out: dict[str, float] = {}

@@ -102,13 +102,13 @@ class UnknownOptimizerError(LabError):
 def recipe_of(name: str) -> Recipe:
     """The record of a name, or an error that lists the names there are and the nearest of them."""
     try:
-        return OPTIMIZERS[name]
+        return TRAINED[name]
     except KeyError:
-        spelt = {known.lower(): known for known in OPTIMIZERS}
+        spelt = {known.lower(): known for known in TRAINED}
         near = [spelt[low] for low in get_close_matches(name.lower(), spelt)]
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         raise UnknownOptimizerError(
-            f"Invalid optimizer: {name!r}, expected one of {', '.join(OPTIMIZERS)}{hint}"
+            f"Invalid optimizer: {name!r}, expected one of {', '.join(TRAINED)}{hint}"
         ) from None
 
 

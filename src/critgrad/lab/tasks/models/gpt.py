@@ -22,7 +22,7 @@ def turned(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     return torch.cat((a * cosine - b * sine, b * cosine + a * sine), -1)
 
 
-class Block(nn.Module):
+class GptLayer(nn.Module):
     """Attention to what came before, then a layer of four times the width."""
 
     def __init__(self, width: int, heads: int, layers: int) -> None:
@@ -64,7 +64,7 @@ class GPT(nn.Module):
         self.bf16 = bf16
         self.pieces = nn.Embedding(vocabulary, width)
         nn.init.normal_(self.pieces.weight, std=0.02)
-        self.blocks = nn.ModuleList(Block(width, heads, layers) for _ in range(layers))
+        self.blocks = nn.ModuleList(GptLayer(width, heads, layers) for _ in range(layers))
         self.last = nn.RMSNorm(width, eps=1e-6)
         cosine, sine = rotations(context, width // heads)
         self.register_buffer("cosine", cosine, persistent=False)

@@ -30,7 +30,7 @@ class BankProbes:
         self.before: Tensor | None = None
         self.squares: list[Tensor] = []
         self.looks = [
-            Look(block.memories, [self.names[i] for i in range(block.span.start, block.span.stop)])
+            MemoryProbe(block.memories, [self.names[i] for i in range(block.span.start, block.span.stop)])
             for block in bank.blocks
             if block.memories is not None
         ]
@@ -76,7 +76,7 @@ class BankProbes:
         return out
 
 
-class Look:
+class MemoryProbe:
     """The memory and damping probes of one block of memories."""
 
     def __init__(self, memories: Memories | TensorMemories, names: Sequence[set[str]]) -> None:
