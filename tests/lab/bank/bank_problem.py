@@ -107,8 +107,8 @@ def assert_same(banked: Result, alone: Result, what: str = "") -> None:
     for name, values in banked.curves.items():
         np.testing.assert_allclose(values, alone.curves[name], rtol=TOLERANCE, atol=TOLERANCE, err_msg=f"{what} {name}")
         assert values.shape == alone.curves[name].shape, (what, name)
-    timing = {"train_seconds", "step_ms", "step_ms_low", "step_ms_high", "peak_bytes", "run_bytes"}
-    assert set(banked.summary) == set(alone.summary) - timing, what
+    alone_only = {"initial_test", "train_seconds", "step_ms", "step_ms_low", "step_ms_high", "peak_bytes", "run_bytes"}
+    assert set(banked.summary) == set(alone.summary) - alone_only, what
     for name, value in banked.summary.items():
         if isinstance(value, float):
             np.testing.assert_allclose(value, alone.summary[name], rtol=TOLERANCE, err_msg=f"{what} {name}")
