@@ -15,6 +15,7 @@ import numpy as np
 
 from ..errors import LabError
 from ..run.results import Result, loss_at_best, loss_is_known
+from ..run.spec import SCHEMA, STUDY_SCHEMA
 from .lock import WriterLock
 from .packed import Unpacked, is_packed, pack
 from .records import LedgerError, Role, Row
@@ -138,7 +139,7 @@ class _Form:
 
 
 def _merge_one(into: Ledger, ledger: Ledger, merged: Merged, salvage: bool, form: _Form) -> None:
-    for row in _salvaged(ledger, merged) if salvage else ledger.rows(status=None):
+    for row in _salvaged(ledger, merged) if salvage else _all_rows(ledger):
         if form.tasks is not None and row.trial.task not in form.tasks:
             continue
         if row.status == "failed":
@@ -156,6 +157,11 @@ def _merge_one(into: Ledger, ledger: Ledger, merged: Merged, salvage: bool, form
     except LedgerError:
         if not salvage:
             raise
+
+
+def _all_rows(ledger: Ledger) -> Iterator[Row]:
+    for schema in (SCHEMA, STUDY_SCHEMA):
+        yield from ledger.rows(status=None, schema=schema)
 
 
 def _same_run(known: Row, row: Row) -> bool:
