@@ -14,6 +14,8 @@ from search_runs import SearchRuns
 
 from critgrad.lab.ledger.merge import merge
 from critgrad.lab.stats import Interval, Pair, Speedup, judge, paired_difference, speedup
+from critgrad.lab.study.answer import Claim
+from critgrad.lab.study.runner import report
 from critgrad.paper.protocol import find, registered
 from critgrad.paper.results_page import pages_of, render_results, rules, write_results
 from critgrad.paper.results_page.__main__ import main
@@ -111,6 +113,18 @@ def test_readme_says_what_the_ledgers_say(published: Findings) -> None:
     there, tuned = (int((gains[:, column] > 0).sum()) for column in (1, 2))
     assert f"gains in {there} of {len(gains)} pairs; tuned alike, in {tuned}" in text
     assert f"moved {rms(twice(published)):.1f} times" in text
+    gpt = {claim.arm: claim for claim in _claims_of_the_small_gpt()}
+    added, momenta = gpt.pop("adamw_c"), gpt.pop("adam_cm")
+    assert (added.word, momenta.word, {claim.word for claim in gpt.values()}) == ("worse", "worse", {"open"})
+    assert f"`AdamW_C` worse by {-added.difference:.2f} nats ({-added.high:.2f} to {-added.low:.2f})" in text
+    assert f"`Adam_CM` by {-momenta.difference:.2f} ± {(momenta.high - momenta.low) / 2:.2f}" in text
+    assert set(gpt) == {"adamw_f", "ademamix", "mars", "cautious"}
+    assert "damping, AdEMAMix, MARS and Cautious open" in text
+
+
+def _claims_of_the_small_gpt() -> tuple[Claim, ...]:
+    file = ROOT / "studies" / "memory-pycode-gpt.toml"
+    return report(file, ledger=file.with_suffix(".db.xz")).claims
 
 
 def _rounded(outcome: Any, family: str, arm: str, other: str) -> tuple[float, float]:

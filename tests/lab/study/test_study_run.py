@@ -12,6 +12,7 @@ from study_helpers import FILE, LOOP, PIECES, arms, call, keys, made, run, write
 
 from critgrad.lab import study
 from critgrad.lab.ledger import Ledger
+from critgrad.lab.ledger.merge import merge
 from critgrad.lab.run.spec import StudyTrial
 
 MINE = """
@@ -329,3 +330,16 @@ def test_check_tells_the_plan_and_writes_nothing(tmp_path: Path) -> None:
     assert "12 runs to make" in out
     assert "2 replicates are too few for 1 claim, at least 6 are needed" in out
     assert "arms.adam fails at its first steps" not in out
+
+
+def test_a_packed_ledger_gives_the_same_answer(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    full = run(path)
+    packed = tmp_path / "published.db.xz"
+    assert merge(packed, [tmp_path / "study.db"], compact=True).added == len(keys(path))
+    found = study.report(path, ledger=packed)
+    assert found.final
+    assert found.claims == full.claims
+    assert [arm.replicates[0].value for arm in found.arms.values()] == [
+        arm.replicates[0].value for arm in full.arms.values()
+    ]

@@ -1,0 +1,75 @@
+"""The page "Which memory helps?": what the studies' ledgers say and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from critgrad.lab.study.file import read
+from critgrad.lab.study.runner import report
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def page() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_memory_page", ROOT / "docs" / "make_memory_page.py")
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = made  # dataclasses look there
+    spec.loader.exec_module(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def answers(page: ModuleType) -> dict[str, Any]:
+    folder = ROOT / "studies"
+    files = [shown.file for shown in page.SHOWN]
+    return {file: report(folder / f"{file}.toml", ledger=folder / f"{file}.db.xz") for file in files}
+
+
+def test_page_and_figures_are_exactly_what_the_command_writes(page: ModuleType, tmp_path: Path) -> None:
+    written = page.write(tmp_path)
+    assert len(written) == 1 + 2 * len(page.SHOWN)
+    for path in written:
+        name = path.relative_to(tmp_path)
+        right = path.read_bytes() == (ROOT / "docs" / name).read_bytes()
+        assert right, f"docs/{name} is not current: python docs/make_memory_page.py"
+
+
+def test_the_page_can_be_read_at_once() -> None:
+    text = (ROOT / "docs" / "which-memory-helps.md").read_text(encoding="utf-8")
+    assert len(text.split()) <= 1500
+    advice = text.split("## Advice\n")[1].split("\n## ")[0]
+    assert len(re.findall(r"^\d\. ", advice, re.MULTILINE)) <= 5
+
+
+def test_every_run_of_a_published_study_is_there_and_none_failed(page: ModuleType, answers: dict[str, Any]) -> None:
+    runs = {}
+    for file, answer in answers.items():
+        assert answer.final
+        found = [run for arm in answer.arms.values() for r in arm.replicates for run in (*r.trials, *r.reports)]
+        assert not [run for run in found if run.failed]
+        runs[file] = len({run.key for run in found})
+    assert runs == {"memory-pycode-gpt": 384, "memory-mnist": 1020, "memory-digits": 1020}
+
+
+def test_every_optimizer_of_every_study_has_its_place_in_the_frame(page: ModuleType) -> None:
+    arms = {arm for file in (ROOT / "studies").glob("memory-*.toml") for arm in read(file).arms}
+    assert arms == set(page.FRAME)
+
+
+def test_other_words_ask_for_other_sentences(page: ModuleType, answers: dict[str, Any]) -> None:
+    page.require_words(answers)
+    first, *rest = answers["memory-mnist"].claims
+    changed = dataclasses.replace(answers["memory-mnist"], claims=(dataclasses.replace(first, word="open"), *rest))
+    with pytest.raises(SystemExit, match="memory-mnist"):
+        page.require_words({**answers, "memory-mnist": changed})
