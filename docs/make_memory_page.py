@@ -224,7 +224,7 @@ another.
 Many optimizers keep a memory of past gradients. What is *stored*, what is *admitted*, and how is it *used*?
 
 {frame}
-All but AggMo, Lion and Muon divide by AdamW's average of squares, too.
+All but AggMo, Lion, Muon and `Muon_F` divide by an average of squares, too.
 
 ## Results
 
