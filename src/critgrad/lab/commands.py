@@ -155,10 +155,10 @@ def optimizers(args: Namespace, starred: Sequence[str] = (), star: str = "") -> 
     from critgrad.memory.options import AGGREGATIONS
     from critgrad.memory.policies import POLICIES
 
-    from .train.optimizers import OPTIMIZERS
+    from .train.optimizers import TRAINED
 
     made = table(None, "optimizer", "family", "role", "arguments", "what it is")
-    for recipe in OPTIMIZERS.values():
+    for recipe in TRAINED.values():
         mark = " *" if recipe.name in starred else ""
         made.add_row(recipe.name + mark, recipe.family, recipe.role, _pairs(recipe.defaults), recipe.summary)
     made.put()

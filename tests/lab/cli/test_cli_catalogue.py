@@ -6,7 +6,7 @@ import pytest
 from critgrad.lab.screen.console import console
 from critgrad.lab.tasks import TASKS
 from critgrad.lab.tasks.data import DATASETS
-from critgrad.lab.train.optimizers import OPTIMIZERS
+from critgrad.lab.train.optimizers import TRAINED
 
 
 @pytest.fixture
@@ -48,10 +48,10 @@ def test_long_tells_of_a_variant_what_it_changes(cli):
 
 def test_optimizers_lists_the_registry_policies_and_aggregations(cli):
     text = cli("optimizers")
-    for recipe in OPTIMIZERS.values():
+    for recipe in TRAINED.values():
         assert f"\n{recipe.name} " in text
     told = set(text.replace(",", " ").split())
-    assert set(OPTIMIZERS) <= told
+    assert set(TRAINED) <= told
     assert "policy: KotH, bottomC, FIFO" in text
     assert "aggr: mean, sum, mid, min, median, max, fisher" in text
 

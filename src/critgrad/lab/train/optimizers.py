@@ -70,12 +70,11 @@ _RECIPES = (
 )
 OPTIMIZERS: dict[str, Recipe] = {recipe.name: recipe for recipe in _RECIPES}
 
-# What is being tried, beside what is offered.
+# To compare with, beside what is offered: known optimizers that keep a memory of gradients, and some that keep none.
 _RESEARCH = (
     Recipe("Lion", Lion, "Lion", "base", {}, "sign of a momentum"),
     Recipe("Muon", Muon, "Muon", "base", {}, "orthogonalised momentum"),
     Recipe("Muon_F", critgrad.critical(Muon, aggr="fisher"), "Muon", "F", _DAMPER, "Muon, memory damps"),
-    # The others that keep a memory of gradients, to compare with: AdamW each.
     Recipe("NAdamW", torch.optim.NAdam, "AdamW", "rival", _DECOUPLED, "NAdam with decoupled weight decay"),
     Recipe("NesterovAdamW", torch.optim.NAdam, "AdamW", "rival", _CONSTANT, "AdamW with Nesterov's numerator"),
     Recipe("Adam_CM", critgrad.Adam_CM, "AdamW", "C", {}, "Adam, memory of momenta; topC=0 is its control"),

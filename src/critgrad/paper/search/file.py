@@ -22,8 +22,8 @@ from ..protocol.rungs import Rung, check
 FORMAT = 1
 FOLDER = Path(__file__).parents[1] / "searches"
 BASE = "base"
-# No variant was better, and what ran them (Adam_X, Muon_F, ...) is gone: their runs can be read, and LAST_RUN is the last
-# commit that can make more of them.
+# What ran the variants (Adam_X, Lion_F, ...) is gone: their runs can be read, and LAST_RUN is the last commit that can make
+# more of them.
 LAST_RUN = "b716de46cea0"
 
 
