@@ -181,7 +181,9 @@ def search(args: Namespace) -> int:
     chosen = commands.family_names(args.families, track.search.families)
     with Ledger.open(args.ledger) as book:
         print_standings(standings(track, book), chosen)
-    prose(f"Searches are read, and no longer run: commit {LAST_RUN} can run them. docs/research.md says what came of each.")
+    prose(
+        f"Searches are read, and no longer run: commit {LAST_RUN} can run them. docs/research.md says what came of each."
+    )
     return 0
 
 
