@@ -51,7 +51,7 @@ def test_a_search_is_read_and_says_who_can_run_it(cli):
     text = cli(*words)
     assert "Adam: not finished, 8 runs are next" in text
     assert "one step in ten" in text
-    assert f"Commit {file.LAST_RUN} can run them" in text
+    assert f"commit {file.LAST_RUN} can run them" in text
     assert cli(*words, "--table") == text
 
 
