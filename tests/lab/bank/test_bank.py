@@ -215,5 +215,5 @@ def test_what_a_bank_cannot_do_is_refused_with_a_cure(bad, message):
 
 
 def test_groups_of_nothing_are_refused():
-    with pytest.raises(ValueError, match="Invalid largest: 0"):
+    with pytest.raises(ValueError, match="Invalid size of a bank: 0"):
         bank_groups([trial("Adam", lr=0.1)], 0)

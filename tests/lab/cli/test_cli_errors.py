@@ -54,6 +54,7 @@ from critgrad.lab.train.optimizers import OPTIMIZERS
         ("data check nope", "Invalid name: 'nope', expected a task or one of the data sets"),
         ("data prepare mnist", "Missing data file: mnist/"),
         ("theory --decay 2", "decay"),
+        ("train --set hidden=wide", "Invalid hidden of digits-mlp: 'wide', expected an int >= 1"),
     ],
 )
 def test_what_a_user_can_put_right_is_one_line(cli, words, said):
@@ -82,6 +83,31 @@ def test_an_unknown_optimizer_is_one_line_with_the_known_ones_and_the_code_of_a_
 def test_an_error_leaves_no_run_behind(cli):
     cli.error("train", "--opt", "zap=1")
     assert cli.rows(status=None) == []
+
+
+@pytest.mark.parametrize(
+    "content, said",
+    [
+        (b'sweep digits-mlp\nsweep --ledger "x.db\n', "Invalid line 2 of plan.txt: No closing quotation"),
+        (b"\xff\xfe", "no text"),
+    ],
+)
+def test_a_batch_that_cannot_be_read_is_one_line(cli, content, said):
+    (cli.folder / "plan.txt").write_bytes(content)
+    assert said in cli.error("batch", "plan.txt")
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        ("--executor slurm", "The executor slurm cannot submit here: "),
+        ("--executor dask --executor-opt address=nowhere", "Invalid address of the executor dask: 'nowhere'"),
+    ],
+)
+def test_a_cluster_that_is_not_there_is_one_line(cli, words, said, monkeypatch):
+    pytest.importorskip("submitit" if "slurm" in words else "distributed")
+    monkeypatch.setenv("PATH", "")  # no srun
+    assert said in cli.error(*f"sweep digits-mlp@tiny --track paper-grid --trials 1 --seeds 1 {words}".split())
 
 
 @pytest.mark.parametrize("words", ["status", "train digits-mlp@tiny"])

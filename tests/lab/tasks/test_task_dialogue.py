@@ -7,7 +7,6 @@ import torch.nn.functional as F
 
 from critgrad.lab.tasks import problem_of
 from critgrad.lab.tasks.dialogue import END, PAD, START, UNKNOWN
-from critgrad.lab.tasks.metrics import corpus_bleu
 from critgrad.lab.tasks.models import Seq2Seq
 from critgrad.lab.train.loop import new_model
 
@@ -68,7 +67,9 @@ def test_the_metric_is_the_bleu_of_the_answers_until_their_end(problem):
     assert not any(word in (UNKNOWN, START) for answer in answers for word in answer)
     targets = problem.data.arrays["test_target"]
     assert references[0] == [w for w in targets[0].tolist() if w not in (PAD, END)]
-    assert problem.evaluate(model, "test").metric == corpus_bleu(answers, references)
+    words = [[" ".join(map(str, sentence)) for sentence in side] for side in (answers, references)]
+    theirs = pytest.importorskip("sacrebleu").corpus_bleu(words[0], [words[1]], tokenize="none", force=True).score
+    assert problem.evaluate(model, "test").metric == pytest.approx(theirs, rel=1e-9)
 
 
 def test_perfect_answers_have_a_bleu_of_100(problem, monkeypatch):

@@ -3,6 +3,7 @@ import torch
 
 pytest.importorskip("numpy")
 
+from critgrad.lab.errors import LabError
 from critgrad.lab.tasks import TASKS, TRAIN_LOSS, problem_of, task_of
 from critgrad.lab.tasks.data import DATASETS
 
@@ -81,11 +82,34 @@ def test_the_noise_level_chooses_the_data():
         ("digits-mlp", {"hiden": 3}, "Invalid setting of digits-mlp: 'hiden', expected one of .*hidden"),
         ("digits-mlp", {"epochs": 0}, "Invalid epochs of digits-mlp: 0"),
         ("digits-mlp", {"batch_size": 2.5}, "Invalid batch_size of digits-mlp: 2.5"),
+        ("digits-mlp", {"hidden": "wide"}, "Invalid hidden of digits-mlp: 'wide', expected an int >= 1"),
+        ("digits-mlp", {"hidden": True}, "Invalid hidden of digits-mlp: True, expected an int >= 1"),
+        ("digits-mlp", {"clip": "hard"}, "Invalid clip of digits-mlp: 'hard', expected a number >= 0"),
+        ("digits-mlp", {"weight_decay": -1}, "Invalid weight_decay of digits-mlp: -1, expected a number >= 0"),
+        ("digits-mlp", {"tf32": 1}, "Invalid tf32 of digits-mlp: 1, expected True or False"),
+        ("noise-logreg", {"flip_y": "many"}, "Invalid flip_y of noise-logreg: 'many', expected a number >= 0"),
+        ("ptb-lstm", {"bptt": 0}, "Invalid bptt of ptb-lstm: 0, expected an int >= 1"),
+        ("ptb-lstm", {"dropout": 1}, "Invalid dropout of ptb-lstm: 1, expected a number from 0 to less than 1"),
+        ("multiwoz-bilstm", {"decoded": -1}, "Invalid decoded of multiwoz-bilstm: -1, expected an int >= 0"),
     ],
 )
 def test_a_wrong_name_or_setting_is_named(name, settings, message):
     with pytest.raises(ValueError, match=message):
         task_of(name, settings)
+
+
+@pytest.mark.parametrize(
+    "name, settings, message",
+    [
+        ("digits-mlp@tiny", {"model": "lenet"}, "Invalid model of digits-mlp@tiny: 'lenet', expected logreg or mlp"),
+        ("pycode-gpt@tiny", {"heads": 3}, "Invalid heads of pycode-gpt@tiny: 3, expected a divisor of 16"),
+        ("multiwoz-roberta@tiny", {"heads": 3}, "Invalid heads of multiwoz-roberta@tiny: 3, expected a divisor of"),
+        ("multiwoz-bilstm@tiny", {"hidden": 7}, "Invalid hidden: 7, expected an even number"),
+    ],
+)
+def test_settings_that_make_no_model_are_named(name, settings, message):
+    with pytest.raises(LabError, match=message):
+        problem_of(name, settings).build()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -35,8 +35,15 @@ class BatchLine:
 def read_lines(path: Path, commands: Sequence[str]) -> list[BatchLine]:
     """The commands of a file, some of ``commands``, one on each line; empty lines and ``# comments`` do not count."""
     found = []
-    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        words = shlex.split(text, comments=True)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise LabError(f"{path} is no text: {error}") from error
+    for number, text in enumerate(lines, 1):
+        try:
+            words = shlex.split(text, comments=True)
+        except ValueError as error:  # a quotation that does not end
+            raise LabError(f"Invalid line {number} of {path}: {error}, in {text!r}") from error
         environment = {}
         while words and (match := _ASSIGNMENT.fullmatch(words[0])):
             environment[match[1]] = match[2]

@@ -76,12 +76,10 @@ class Task:
         if unknown:
             known = ", ".join([*SETTINGS, *self.options])
             raise LabError(f"Invalid setting of {self.name}: {unknown[0]!r}, expected one of {known}")
-        for name in ("batch_size", "epochs", "epoch_steps"):
-            value = own.get(name, 1)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise LabError(f"Invalid {name} of {self.name}: {value!r}, expected an int >= 1")
-        if "tf32" in own and not isinstance(own["tf32"], bool):
-            raise LabError(f"Invalid tf32 of {self.name}: {own['tf32']!r}, expected True or False")
+        for name, value in settings.items():
+            wanted = _misfit(name, OWN_KINDS[name] if name in OWN_KINDS else type(self.options[name]), value)
+            if wanted:
+                raise LabError(f"Invalid {name} of {self.name}: {value!r}, expected {wanted}")
         factor(own.get("schedule", self.schedule), own.get("warmup", self.warmup), 0, 1)  # says what is wrong with them
         options = {**self.options, **{name: value for name, value in settings.items() if name in self.options}}
         return replace(self, **own, options=options)
@@ -97,7 +95,26 @@ class Task:
         )
 
 
-SETTINGS = ("batch_size", "epochs", "clip", "weight_decay", "tf32", "epoch_steps", "schedule", "warmup")
+OWN_KINDS = {
+    **{"batch_size": int, "epochs": int, "clip": float, "weight_decay": float},
+    **{"tf32": bool, "epoch_steps": int, "schedule": str, "warmup": float},
+}
+SETTINGS = tuple(OWN_KINDS)
+MAY_BE_ZERO = ("decoded",)
+
+
+def _misfit(name: str, kind: type, value: Any) -> str:
+    """What a setting of this kind wants, where ``value`` is not that; empty where it is."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if kind is int:
+        least = 0 if name in MAY_BE_ZERO else 1
+        return "" if number and isinstance(value, int) and value >= least else f"an int >= {least}"
+    if kind is float and name.startswith("dropout"):
+        return "" if number and 0 <= value < 1 else "a number from 0 to less than 1"
+    if kind is float:
+        return "" if (number and value >= 0) or (name == "clip" and value is None) else "a number >= 0"
+    names = {bool: "True or False", str: "a text"}  # others, whose default is None, are looked at where they are used
+    return names[kind] if kind in names and not isinstance(value, kind) else ""
 
 
 class Scores(NamedTuple):

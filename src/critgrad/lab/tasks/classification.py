@@ -106,16 +106,13 @@ class SparseRows:
         return self._dense(self.values[begin:end], self.columns[begin:end])
 
 
-MODELS: Mapping[str, Callable[[Task, int, int], nn.Module]] = {
-    "logreg": lambda task, features, classes: LogisticRegression(features, classes),
-    "mlp": lambda task, features, classes: MLP(features, task.options["hidden"], classes),
-    "lenet": lambda task, features, classes: LeNet(classes, task.options["dropout"]),
-    "deep": lambda task, features, classes: DeepConvNet(
-        classes, *(task.options[name] for name in ("width", "dropout2d", "dropout", "bf16"))
-    ),
-    "resnet": lambda task, features, classes: ResNet(
-        classes, *(task.options[name] for name in ("width", "blocks", "bf16"))
-    ),
+# By name: what makes it of the numbers of features and classes, and the task's options that it takes after them.
+MODELS: Mapping[str, tuple[Callable[..., nn.Module], tuple[str, ...]]] = {
+    "logreg": (LogisticRegression, ()),
+    "mlp": (lambda features, classes, hidden: MLP(features, hidden, classes), ("hidden",)),
+    "lenet": (lambda features, *rest: LeNet(*rest), ("dropout",)),
+    "deep": (lambda features, *rest: DeepConvNet(*rest), ("width", "dropout2d", "dropout", "bf16")),
+    "resnet": (lambda features, *rest: ResNet(*rest), ("width", "blocks", "bf16")),
 }
 
 
@@ -133,6 +130,9 @@ class ClassificationProblem(SummingProblem):
         self.l2 = float(task.options.get("l2", 0.0))
         if task.metric == TRAIN_LOSS:
             self.select_on = self.report_on = "train"
+        known = [name for name, (_, takes) in MODELS.items() if task.options.keys() >= {*takes}]
+        if task.options["model"] not in known:
+            raise LabError(f"Invalid model of {task.name}: {task.options['model']!r}, expected {' or '.join(known)}")
         if task.options["model"] == "lenet" and task.options["dropout"]:
             self.noise_width = sum(LeNet.WIDTHS)
         self.splits: dict[str, tuple[DenseRows | SparseRows, Tensor]] = {}
@@ -157,7 +157,9 @@ class ClassificationProblem(SummingProblem):
 
     def build(self) -> nn.Module:
         features = self.splits["train"][0].row_size
-        return MODELS[self.task.options["model"]](self.task, features, self.classes).to(self.device, self.dtype)
+        make, takes = MODELS[self.task.options["model"]]
+        options = (self.task.options[name] for name in takes)
+        return make(features, self.classes, *options).to(self.device, self.dtype)
 
     def batch(self, index: Tensor) -> Batch:
         rows, labels = self.splits["train"]

@@ -36,9 +36,9 @@ _RECIPE: dict[str, Any] = {
 
 
 def _noise_data(options: Mapping[str, Any]) -> str:
-    flip = float(options["flip_y"])
+    flip = options["flip_y"]
     if not 0 <= flip <= 1:
-        raise LabError(f"Invalid flip_y: {options['flip_y']!r}, expected 0 <= flip_y <= 1")
+        raise LabError(f"Invalid flip_y: {flip!r}, expected 0 <= flip_y <= 1")
     return f"noise@{flip:g}" if flip else "noise"
 
 

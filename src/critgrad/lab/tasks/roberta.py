@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import MissingFileError, MissingPackageError
+from ..errors import LabError, MissingFileError, MissingPackageError
 from .base import Batch, Model, Scores, SummingProblem, Task
 from .data import Dataset
 from .language import NOT_COUNTED, perplexity
@@ -58,6 +58,10 @@ class RobertaProblem(SummingProblem):
                 f"{self.task.name} needs transformers: pip install 'critgrad[transformers]'"
             ) from error
         o = self.task.options
+        if o["hidden"] % o["heads"]:
+            raise LabError(
+                f"Invalid heads of {self.task.name}: {o['heads']}, expected a divisor of hidden, {o['hidden']}"
+            )
         if o["pretrained"] is not None:
             model = RobertaForCausalLM.from_pretrained(
                 o["pretrained"], local_files_only=True, is_decoder=True, use_cache=False

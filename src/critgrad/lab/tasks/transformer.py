@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..errors import LabError
 from ..train.streams import stream
 from .base import Batch, Model, Scores, SummingProblem, Task
 from .data import Dataset
@@ -28,6 +29,11 @@ class TransformerProblem(SummingProblem):
         super().__init__(task, data, device)
         self.vocabulary = int(data.info["vocab_size"])
         self.context = int(task.options["context"])
+        width, heads = task.options["width"], task.options["heads"]
+        if width % (2 * heads):
+            raise LabError(
+                f"Invalid heads of {task.name}: {heads}, expected a divisor of {width // 2} (half the width)"
+            )
         self.splits = {part: torch.as_tensor(data.arrays[part]).to(device) for part in ("train", "valid", "test")}
 
     @property

@@ -26,7 +26,10 @@ class DaskExecutor(JobExecutor):
             self._cluster = LocalCluster(
                 n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None
             )
-        self._client = Client(address or self._cluster, set_as_default=False)
+        try:
+            self._client = Client(address or self._cluster, set_as_default=False)
+        except (OSError, ValueError) as error:  # nobody there, or no address
+            raise LabError(f"Invalid address of the executor dask: {address!r}, {error}") from error
         try:
             require_one_thread(self._client.nthreads())
         except LabError:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...errors import LabError
 from .base import LOSSES, JobExecutor, WorkerLostError
 
 # A job that is in no queue and has left no answer after so many looks is gone: an answer may be late on a shared disk.
@@ -64,7 +65,10 @@ class SlurmExecutor(JobExecutor):
         self._poll, self._cluster = poll, cluster
         self._folder = Path(folder).resolve()
         self._where = cluster_name() if cluster == "slurm" else ""
-        self._submitit = submitit.AutoExecutor(folder=self._folder, cluster=cluster, slurm_max_num_timeout=100)
+        try:
+            self._submitit = submitit.AutoExecutor(folder=self._folder, cluster=cluster, slurm_max_num_timeout=100)
+        except (RuntimeError, ValueError) as error:  # no SLURM on this machine, an unknown cluster
+            raise LabError(f"The executor slurm cannot submit here: {error}") from error
         self._submitit.update_parameters(**parameters)
         self._new: list[_SlurmCall] = []
         self._live: list[_SlurmCall] = []

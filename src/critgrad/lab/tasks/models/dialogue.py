@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ...errors import LabError
 from .lstm import LSTM
 from .sentence import reversed_rows
 
@@ -19,7 +20,7 @@ class Seq2Seq(nn.Module):
     def __init__(self, vocabulary: int, embedding: int = 128, hidden: int = 200, dropout: float = 0.0) -> None:
         super().__init__()
         if hidden % 2:
-            raise ValueError(f"Invalid hidden: {hidden!r}, expected an even number (half of it for each direction)")
+            raise LabError(f"Invalid hidden: {hidden!r}, expected an even number (half of it for each direction)")
         self.embedding = nn.Embedding(vocabulary, embedding, padding_idx=0)
         self.forwards = LSTM(embedding, hidden // 2, batch_first=True)
         self.backwards = LSTM(embedding, hidden // 2, batch_first=True)

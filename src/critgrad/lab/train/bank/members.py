@@ -180,7 +180,7 @@ def bank_groups(trials: Sequence[Trial], largest: int) -> list[list[Trial]]:
     bank needs few different updates and wastes few slots.
     """
     if largest < 1:
-        raise LabError(f"Invalid largest: {largest!r}, expected an int >= 1")
+        raise LabError(f"Invalid size of a bank: {largest!r}, expected an int >= 1")
     by_task: dict[str, list[Trial]] = {}
     for trial in trials:
         by_task.setdefault(content_hash([trial.task, dict(trial.settings)]), []).append(trial)
