@@ -7,27 +7,11 @@ from pathlib import Path
 
 MOUNTS = Path("/proc/self/mountinfo")
 # File systems that several machines may have mounted at once.
-NETWORK = frozenset(
-    (
-        *(
-            "9p",
-            "afs",
-            "beegfs",
-            "ceph",
-            "cifs",
-            "glusterfs",
-            "gpfs",
-            "lustre",
-            "ncpfs",
-            "nfs",
-            "nfs4",
-            "ocfs2",
-            "gfs2",
-        ),
-        *("orangefs", "pvfs2", "smb3", "smbfs", "wekafs", "fuse.beegfs", "fuse.ceph", "fuse.glusterfs", "fuse.juicefs"),
-        *("fuse.lustre", "fuse.s3fs", "fuse.sshfs"),
-    )
+_KINDS = (
+    "9p afs beegfs ceph cifs gfs2 glusterfs gpfs lustre ncpfs nfs nfs4 ocfs2 orangefs prl_fs pvfs2 smb3 smbfs vboxsf virtiofs "
+    "wekafs fuse.beegfs fuse.ceph fuse.gcsfuse fuse.glusterfs fuse.juicefs fuse.lustre fuse.rclone fuse.s3fs fuse.sshfs"
 )
+NETWORK = frozenset(_KINDS.split())
 
 
 def kind_of(path: Path, mounts: Path | None = None) -> str:

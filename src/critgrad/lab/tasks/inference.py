@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..errors import LabError, MissingFileError
 from .base import Batch, Model, Scores, SummingProblem, Task
 from .data import Dataset
+from .data.dataset import words_of
 from .models import ENCODERS, PairClassifier
 
 PIECE_ROWS = 1024
@@ -37,7 +38,7 @@ class InferenceProblem(SummingProblem):
         self.vectors: Tensor | None = None
         self.about_vectors = {"vectors": "random, trained"}
         if options["vectors"] is not None:
-            words = data.arrays["vocab"].tobytes().decode().split("\n")
+            words = words_of(data.arrays["vocab"])
             table, found = read_vectors(Path(options["vectors"]), words, int(options["embedding"]))
             self.vectors = torch.as_tensor(table).to(device)
             self.about_vectors = {

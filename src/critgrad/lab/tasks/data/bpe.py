@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Callable
 from functools import lru_cache
 from itertools import pairwise
 
@@ -17,11 +16,8 @@ import numpy as np
 
 from .dataset import Parts
 from .dialogue import MULTIWOZ_NOTE, Dialogue, multiwoz_dialogues, pairs, tokens
+from .files import Open
 from .text import padded
-
-__all__ = ["BPE", "multiwoz_roberta", "rows_of"]
-
-Open = Callable[[str], bytes]
 
 BOS, PAD, EOS, UNK = 0, 1, 2, 3
 LENGTH = 128
@@ -47,6 +43,22 @@ def byte_letters() -> dict[int, str]:
     return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
 
 
+def pieces_of(text: str) -> list[str]:
+    """Cut a text into the pieces inside which neighbours may be merged."""
+    return [text[match.start() : match.end()] for match in PIECE.finditer("".join(map(stand_in, text)))]
+
+
+def merged(parts: list[str], pair: tuple[str, str]) -> list[str]:
+    """The parts with this pair of neighbours made one, everywhere."""
+    out: list[str] = []
+    for part in parts:
+        if out and (out[-1], part) == pair:
+            out[-1] += part
+        else:
+            out.append(part)
+    return out
+
+
 class BPE:
     """Encode text with a vocabulary and ranked merges."""
 
@@ -66,8 +78,7 @@ class BPE:
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, without marks at its ends."""
         ids: list[int] = []
-        for match in PIECE.finditer("".join(map(stand_in, text))):
-            piece = text[match.start() : match.end()]
+        for piece in pieces_of(text):
             if piece not in self.known:
                 self.known[piece] = self.merge(piece)
             ids += self.known[piece]
@@ -80,13 +91,7 @@ class BPE:
             best = min(pairwise(parts), key=lambda pair: self.ranks.get(pair, len(self.ranks)))
             if best not in self.ranks:
                 break
-            merged: list[str] = []
-            for part in parts:
-                if merged and (merged[-1], part) == best:
-                    merged[-1] += part
-                else:
-                    merged.append(part)
-            parts = merged
+            parts = merged(parts, best)
         return [self.vocab.get(part, UNK) for part in parts]
 
 

@@ -7,16 +7,14 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 
 from ...errors import LabError
 from .dataset import Parts
+from .files import Open
 
-__all__ = ["covtype_csv", "covtype_npz", "csr", "draw", "libsvm", "rcv1", "reuters", "tfidf"]
-
-Open = Callable[[str], bytes]
 Row = tuple[list[int], list[float]]
 
 SEED = 100

@@ -17,8 +17,6 @@ import numpy as np
 
 from .files import DataCorrupt
 
-__all__ = ["Dataset", "Parts", "build", "digest", "replacing", "vocabulary", "words_of"]
-
 #: The member of a prepared file that holds, as JSON bytes, everything but the arrays.
 META = "critgrad"
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from .dataset import Parts, vocabulary
+from .files import Open
 from .text import PAD, UNK, padded, vocabulary_of
 
-__all__ = ["Dialogue", "multiwoz", "multiwoz_dialogues", "pairs", "plain", "sgd", "table", "without"]
-
-Open = Callable[[str], bytes]
 #: What user and system said, in turn, beginning with the user. A last user turn without an answer makes no pair.
 Dialogue = list[str]
 

@@ -13,8 +13,6 @@ from urllib.parse import urlsplit
 from .dataset import replacing
 from .files import CHUNK, OPENERS, DataCorrupt, DataMissing, File, data_root, other_release, roots, verify
 
-__all__ = ["download", "missing", "offline", "writable"]
-
 TIMEOUT = 30.0
 
 

@@ -10,19 +10,20 @@ import platform
 import sys
 import sysconfig
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ...errors import LabError, MissingFileError
 
-__all__ = ["DataCorrupt", "DataMissing", "File", "FileStatus", "cache_root", "data_root", "find", "read", "roots"]
-
 PACKAGE = Path(__file__).parent
 OPENERS: dict[str, Any] = {"": open, ".gz": gzip.open, ".xz": lzma.open}
 UNREADABLE = (OSError, EOFError, lzma.LZMAError, zlib.error)
 CHUNK = 1 << 20
+
+# Reads a raw file by its path without packing, and returns its unpacked bytes.
+Open = Callable[[str], bytes]
 
 
 class DataMissing(MissingFileError):  # noqa: N818 (the state of the data, as DataCorrupt)

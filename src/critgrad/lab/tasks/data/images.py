@@ -10,10 +10,7 @@ import numpy as np
 
 from ...errors import LabError, MissingPackageError
 from .dataset import Parts
-
-__all__ = ["cifar10_archive", "cifar100_archive", "cifar_mosaics", "digits", "idx", "mnist", "mosaic", "records"]
-
-Open = Callable[[str], bytes]
+from .files import Open
 
 N_VALID = 300
 N_TEST = 300

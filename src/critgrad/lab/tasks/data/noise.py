@@ -9,8 +9,6 @@ import numpy as np
 
 from .dataset import Parts
 
-__all__ = ["SEED", "make_classification", "noise"]
-
 SEED = 1403
 N_SAMPLES = 500
 N_FEATURES = 10

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
-from .bpe import BPE, PIECE, byte_letters, stand_in
+from .bpe import BPE, byte_letters, merged, pieces_of
 from .dataset import Parts, vocabulary
-from .files import File
+from .files import File, Open
 
-__all__ = ["FILES", "PIECES", "RELEASE", "learn_merges", "part_of", "pycode"]
-
-Open = Callable[[str], bytes]
 Pair = tuple[str, str]
 
 LIST = Path(__file__).with_name("pycode.txt")
@@ -68,7 +64,7 @@ def learn_merges(pieces: Counter[str], count: int) -> list[Pair]:
                 totals[pair] -= weights[i]
                 if totals[pair] <= 0:
                     del totals[pair]
-            words[i] = _merged(words[i], best)
+            words[i] = merged(words[i], best)
             for pair in pairwise(words[i]):
                 totals[pair] += weights[i]
                 places[pair].add(i)
@@ -76,26 +72,12 @@ def learn_merges(pieces: Counter[str], count: int) -> list[Pair]:
     return merges
 
 
-def _merged(word: list[str], pair: Pair) -> list[str]:
-    merged: list[str] = []
-    for part in word:
-        if merged and (merged[-1], part) == pair:
-            merged[-1] += part
-        else:
-            merged.append(part)
-    return merged
-
-
-def _pieces(text: str) -> Iterable[str]:
-    return (text[match.start() : match.end()] for match in PIECE.finditer("".join(map(stand_in, text))))
-
-
 def pycode(read: Open) -> Parts:
     """The files in the order of their names, each followed by ``END``, as three streams of pieces."""
     texts: dict[str, list[str]] = {"train": [], "valid": [], "test": []}
     for file in sorted(FILES, key=lambda file: file.path):
         texts[part_of(file.path)].append(read(file.plain).decode("utf-8", "replace"))
-    counts = Counter(piece for text in texts["train"] for piece in _pieces(text))
+    counts = Counter(piece for text in texts["train"] for piece in pieces_of(text))
     letters = byte_letters()
     merges = learn_merges(counts, PIECES - len(letters))
     names = [*(letters[byte] for byte in range(256)), *(left + right for left, right in merges)]

@@ -8,16 +8,11 @@ from types import MappingProxyType
 
 from . import bpe, convex, dialogue, images, text
 from .dataset import Parts
-from .files import File
+from .files import File, Open
 from .noise import noise
 from .published import files
 from .pycode import FILES as PYCODE
 from .pycode import RELEASE, pycode
-
-__all__ = ["DATASETS", "DataSource", "Record"]
-
-#: Reads a raw file by its path without packing, and returns its unpacked bytes.
-Open = Callable[[str], bytes]
 
 
 @dataclass(frozen=True)

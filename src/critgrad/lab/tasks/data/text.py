@@ -13,10 +13,7 @@ import numpy as np
 
 from ...errors import LabError
 from .dataset import Parts, vocabulary
-
-__all__ = ["lm", "padded", "snli_archive", "snli_tsv", "stream", "tokens", "vocabulary_of"]
-
-Open = Callable[[str], bytes]
+from .files import Open
 
 EOS = "<eos>"
 PAD, UNK = 0, 1

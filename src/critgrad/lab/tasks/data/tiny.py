@@ -16,8 +16,6 @@ from .convex import csr
 from .dataset import Parts, vocabulary
 from .noise import noise
 
-__all__ = ["TINY"]
-
 SEED = 20
 SIZES = {"train": 320, "valid": 80, "test": 80}
 STREAM = {"train": 6000, "valid": 1500, "test": 1500}
