@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import LabError
@@ -135,23 +136,25 @@ class Problem(ABC):
     select_on = "valid"  # the split whose metric chooses the epoch and the hyper-parameters
     report_on = "test"  # the split whose metric is the outcome; convex tasks report the training loss itself
 
+    splits: dict[str, Any]  # where all examples lie as tensors: those of each split
+
     def __init__(self, task: Task, data: Dataset, device: torch.device) -> None:
         self.task = task
         self.data = data
         self.device = device
 
     @property
-    @abstractmethod
     def worst(self) -> float:
         """The metric's value that a diverged run is given, and the limit of what any other run gets.
 
         It is finite, so that means exist: accuracy and BLEU 0; perplexity and training loss those of an even guess.
         """
+        return 0.0
 
     @property
-    @abstractmethod
     def train_size(self) -> int:
         """Examples to train on."""
+        return len(self.splits["train"][-1])
 
     @property
     def batch_size(self) -> int:
@@ -206,9 +209,9 @@ class Problem(ABC):
         generator = stream(seed, "dropout", epoch, device=self.device)
         return torch.rand(shape, generator=generator, device=self.device) >= rate
 
-    @abstractmethod
     def batch(self, index: Tensor) -> Batch:
         """The examples of one step. ``index`` may have a leading model axis where the task is bankable."""
+        return tuple(part[index] for part in self.splits["train"])
 
     def batches(self, plan: Tensor) -> Iterable[Batch]:
         """The batches of an epoch, one per row of ``plan``: what ``batch`` gives, perhaps gathered at once."""
@@ -240,9 +243,10 @@ class SummingProblem(Problem):
     def score(self, model: Model, batch: Batch) -> Tensor:
         """``(3,)``: sum of losses, sum of the metric's numerators, number of examples. Fit for ``torch.func.vmap``."""
 
-    @abstractmethod
     def finish(self, totals: Tensor) -> Scores:
-        """Scores from the sums of ``score`` over a split."""
+        """Scores from the sums of ``score`` over a split: mean loss, and the share that is right."""
+        loss, right, n = totals.tolist()
+        return Scores(loss / n, 100 * right / n)
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, split: str) -> Scores:
@@ -250,3 +254,10 @@ class SummingProblem(Problem):
         for batch in self.parts(split):
             totals += self.score(model, batch).double()
         return self.finish(totals)
+
+
+def accuracy_sums(logits: Tensor, labels: Tensor) -> Tensor:
+    """The sums of ``SummingProblem.score`` for a classification."""
+    loss = F.cross_entropy(logits, labels, reduction="sum")
+    right = (logits.argmax(-1) == labels).sum()
+    return torch.stack([loss, right.to(loss.dtype), torch.full_like(loss, labels.numel())])

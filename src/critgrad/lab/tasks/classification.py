@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import LabError
-from .base import TRAIN_LOSS, Batch, Model, Scores, SummingProblem, Task
+from .base import TRAIN_LOSS, Batch, Model, Scores, SummingProblem, Task, accuracy_sums
 from .data import Dataset
 from .models import MLP, DeepConvNet, LeNet, LogisticRegression, ResNet
 
@@ -135,7 +135,7 @@ class ClassificationProblem(SummingProblem):
             raise LabError(f"Invalid model of {task.name}: {task.options['model']!r}, expected {' or '.join(known)}")
         if task.options["model"] == "lenet" and task.options["dropout"]:
             self.noise_width = sum(LeNet.WIDTHS)
-        self.splits: dict[str, tuple[DenseRows | SparseRows, Tensor]] = {}
+        self.splits = {}
         for split in dict.fromkeys(("train", self.select_on, self.report_on)):
             labels = torch.as_tensor(data.arrays[f"{split}_y"]).to(device, torch.int64)
             self.splits[split] = (self._rows(split), labels)
@@ -150,10 +150,6 @@ class ClassificationProblem(SummingProblem):
     @property
     def worst(self) -> float:
         return math.log(self.classes) if self.task.metric == TRAIN_LOSS else 0.0
-
-    @property
-    def train_size(self) -> int:
-        return len(self.splits["train"][1])
 
     def build(self) -> nn.Module:
         features = self.splits["train"][0].row_size
@@ -185,15 +181,12 @@ class ClassificationProblem(SummingProblem):
 
     def score(self, model: Model, batch: Batch) -> Tensor:
         x, y = batch
-        logits, squares = model(x, True) if self.l2 else (model(x), None)
-        loss = F.cross_entropy(logits, y, reduction="sum")
-        if squares is not None:
-            loss = loss + y.numel() * self.l2 / 2 * squares
-        right = (logits.argmax(-1) == y).sum()
-        return torch.stack([loss, right.to(loss.dtype), torch.full_like(loss, y.numel())])
+        if not self.l2:
+            return accuracy_sums(model(x), y)
+        logits, squares = model(x, True)
+        loss, right, n = accuracy_sums(logits, y)
+        return torch.stack([loss + y.numel() * self.l2 / 2 * squares, right, n])
 
     def finish(self, totals: Tensor) -> Scores:
-        loss, right, n = totals.tolist()
-        if self.task.metric == TRAIN_LOSS:
-            return Scores(loss / n, min(loss / n, self.worst))
-        return Scores(loss / n, 100 * right / n)
+        found = super().finish(totals)
+        return Scores(found.loss, min(found.loss, self.worst)) if self.task.metric == TRAIN_LOSS else found

@@ -51,20 +51,9 @@ class DialogueProblem(Problem):
         chosen = torch.arange(n, device=self.device)
         return chosen if not 0 < limit < n else chosen[:limit] * n // limit
 
-    @property
-    def worst(self) -> float:
-        return 0.0
-
-    @property
-    def train_size(self) -> int:
-        return len(self.splits["train"][0])
-
     def build(self) -> nn.Module:
         o = self.task.options
         return Seq2Seq(self.vocabulary, o["embedding"], o["hidden"], o["dropout"]).to(self.device)
-
-    def batch(self, index: Tensor) -> Batch:
-        return tuple(part[index] for part in self.splits["train"])
 
     def loss(self, model: Model, batch: Batch, noise: Tensor | None, carry: Any) -> tuple[Tensor, Any]:
         source, target, previous = batch
@@ -76,8 +65,7 @@ class DialogueProblem(Problem):
         rows = PIECE_ROWS["cpu" if self.device.type == "cpu" else "accelerator"]
         parts = self.splits[split]
         total = torch.zeros(2, dtype=torch.float64, device=self.device)
-        for begin in range(0, len(parts[0]), rows):
-            source, target, previous = (part[begin : begin + rows] for part in parts)
+        for source, target, previous in zip(*(part.split(rows) for part in parts)):
             logits = model(source, previous)
             loss = F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=PAD, reduction="sum")
             total += torch.stack([loss, (target != PAD).sum()])

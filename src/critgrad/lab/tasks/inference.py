@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import LabError, MissingFileError
-from .base import Batch, Model, Scores, SummingProblem, Task
+from .base import Batch, Model, SummingProblem, Task, accuracy_sums
 from .data import Dataset
 from .data.dataset import words_of
 from .models import ENCODERS, PairClassifier
@@ -51,14 +51,6 @@ class InferenceProblem(SummingProblem):
         arrays = (self.data.arrays[f"{split}_{part}"] for part in ("premise", "hypothesis", "y"))
         return tuple(torch.as_tensor(array).to(self.device, torch.int64) for array in arrays)
 
-    @property
-    def worst(self) -> float:
-        return 0.0
-
-    @property
-    def train_size(self) -> int:
-        return len(self.splits["train"][2])
-
     def build(self) -> nn.Module:
         o = self.task.options
         return PairClassifier(
@@ -72,28 +64,16 @@ class InferenceProblem(SummingProblem):
             vectors=self.vectors,
         ).to(self.device)
 
-    def batch(self, index: Tensor) -> Batch:
-        return tuple(part[index] for part in self.splits["train"])
-
     def loss(self, model: Model, batch: Batch, noise: Tensor | None, carry: Any) -> tuple[Tensor, Any]:
         premise, hypothesis, y = batch
         return F.cross_entropy(model(premise, hypothesis), y), None
 
     def parts(self, split: str) -> Iterator[Batch]:
-        parts = self.splits[split]
-        for begin in range(0, len(parts[2]), PIECE_ROWS):
-            yield tuple(part[begin : begin + PIECE_ROWS] for part in parts)
+        return zip(*(part.split(PIECE_ROWS) for part in self.splits[split]))
 
     def score(self, model: Model, batch: Batch) -> Tensor:
         premise, hypothesis, y = batch
-        logits = model(premise, hypothesis)
-        loss = F.cross_entropy(logits, y, reduction="sum")
-        right = (logits.argmax(-1) == y).sum()
-        return torch.stack([loss, right.to(loss.dtype), torch.full_like(loss, y.numel())])
-
-    def finish(self, totals: Tensor) -> Scores:
-        loss, right, n = totals.tolist()
-        return Scores(loss / n, 100 * right / n)
+        return accuracy_sums(model(premise, hypothesis), y)
 
     def details(self) -> dict[str, Any]:
         return {**super().details(), **self.about_vectors}

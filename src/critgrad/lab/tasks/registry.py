@@ -308,7 +308,7 @@ def task_of(name: str, settings: Mapping[str, Any] | None = None) -> Task:
             task = task.variant(variant)
     if TINY in variants:
         task = task.with_settings(task.tiny)
-    task = replace(task.with_settings(settings or {}), name=name)
+    task = replace(task, name=name).with_settings(settings or {})
     if task.dataset_of is not None:
         task = replace(task, dataset=task.dataset_of(task.options))
     if TINY in variants:

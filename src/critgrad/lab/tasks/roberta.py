@@ -46,10 +46,6 @@ class RobertaProblem(SummingProblem):
     def worst(self) -> float:
         return float(self.vocabulary)
 
-    @property
-    def train_size(self) -> int:
-        return len(self.splits["train"][0])
-
     def build(self) -> nn.Module:
         try:
             from transformers import RobertaConfig, RobertaForCausalLM
@@ -84,9 +80,6 @@ class RobertaProblem(SummingProblem):
         )
         return nn.Module.to(RobertaForCausalLM(config), self.device)
 
-    def batch(self, index: Tensor) -> Batch:
-        return tuple(part[index] for part in self.splits["train"])
-
     def loss(self, model: Model, batch: Batch, noise: Tensor | None, carry: Any) -> tuple[Tensor, Any]:
         tokens, targets = batch
         return F.cross_entropy(self._logits(model, tokens), targets.flatten(), ignore_index=NOT_COUNTED), None
@@ -97,8 +90,7 @@ class RobertaProblem(SummingProblem):
         return model(input_ids=tokens).logits.flatten(0, 1)
 
     def parts(self, split: str) -> Iterator[Batch]:
-        tokens, targets = self.splits[split]
-        return zip(tokens.split(PIECE_ROWS), targets.split(PIECE_ROWS))
+        return zip(*(part.split(PIECE_ROWS) for part in self.splits[split]))
 
     def score(self, model: Model, batch: Batch) -> Tensor:
         tokens, targets = batch
