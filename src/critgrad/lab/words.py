@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 from .errors import LabError
+
+if TYPE_CHECKING:
+    from .stats import Interval
 
 
 def pairs(items: Sequence[str], what: str) -> dict[str, Any]:
@@ -91,17 +94,6 @@ def without_noise(half: float, mean: float) -> float:
 FEWEST_FOR_INTERVAL = 3  # with two values a t-interval is thirteen standard errors wide, and says nothing
 
 
-class MeanInterval(Protocol):
-    """A mean of ``n`` values with its interval (``stats.Interval``)."""
-
-    @property
-    def mean(self) -> float: ...
-    @property
-    def n(self) -> int: ...
-    @property
-    def half_width(self) -> float: ...
-
-
 def fixed(value: float, places: int, sign: str = "") -> str:
     """A number with so many places; zero has no sign.
 
@@ -112,7 +104,7 @@ def fixed(value: float, places: int, sign: str = "") -> str:
     return f"{rounded:{sign if rounded else ''}.{places}f}"
 
 
-def interval_text(found: MeanInterval, sign: str = "", fewest: int = FEWEST_FOR_INTERVAL) -> str:
+def interval_text(found: Interval, sign: str = "", fewest: int = FEWEST_FOR_INTERVAL) -> str:
     """``92.271 ± 0.056``: the one way in which intervals are written, with as many places as their width supports.
 
     The mean alone where fewer than ``fewest`` values stand behind it, and a dash for none.
@@ -123,15 +115,19 @@ def interval_text(found: MeanInterval, sign: str = "", fewest: int = FEWEST_FOR_
     >>> interval_text(Interval(1e4, 1e4, 1e4, 3)), interval_text(Interval(77.0, -190.0, 344.0, 2), "+")
     ('10000 ± 0', '+77')
     """
-    half = without_noise(found.half_width, found.mean)
-    if not math.isfinite(found.mean):
+    return _with_half(found.mean, found.half_width if found.n >= fewest else math.inf, sign)
+
+
+def _with_half(mean: float, half: float, sign: str) -> str:
+    half = without_noise(half, mean)
+    if not math.isfinite(mean):
         return "-"
-    if not math.isfinite(half) or found.n < fewest:
-        return f"{found.mean:{sign}.4g}"
+    if not math.isfinite(half):
+        return f"{mean:{sign}.4g}"
     if half == 0:  # the same runs, or runs that all ended at the worst value
-        return "0 (the same runs)" if abs(found.mean) <= _LEAST else f"{found.mean:{sign}.6g} ± 0"
+        return "0 (the same runs)" if abs(mean) <= _LEAST else f"{mean:{sign}.6g} ± 0"
     places = decimals(half)
-    return f"{fixed(found.mean, places, sign)} ± {fixed(half, places)}"
+    return f"{fixed(mean, places, sign)} ± {fixed(half, places)}"
 
 
 _SYMMETRIC = 0.1  # of the half width: an estimate no further from the middle stands with one number for both sides
@@ -148,16 +144,9 @@ def skew_interval_text(estimate: float, low: float, high: float, sign: str = "")
     ('0.5', '0 (the same runs)', '-')
     """
     half = without_noise((high - low) / 2, estimate)
-    if not math.isfinite(estimate) or not math.isfinite(half) or half == 0:
-        return interval_text(_Symmetric(estimate, half), sign)
+    even = half == 0 or abs((low + high) / 2 - estimate) <= _SYMMETRIC * half
+    if even or not math.isfinite(estimate) or not math.isfinite(half):
+        return _with_half(estimate, half, sign)
     places = decimals(half)
-    if abs((low + high) / 2 - estimate) <= _SYMMETRIC * half:
-        return interval_text(_Symmetric(estimate, half), sign)
     low_text, high_text = (fixed(end, places, sign) for end in (low, high))
     return f"{fixed(estimate, places, sign)} ({low_text} to {high_text})"
-
-
-class _Symmetric(NamedTuple):
-    mean: float
-    half_width: float
-    n: int = FEWEST_FOR_INTERVAL

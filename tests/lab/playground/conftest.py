@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 from browser import chromium  # noqa: F401 (a fixture)
+from playground_frames.frames import Frames
 
 from critgrad.lab.playground import build
-from critgrad.lab.playground.frames import Frames
 
 
 @pytest.fixture(scope="session")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from playground_frames.run import FRAMES, SurfaceRun
+from playground_frames.surfaces import SURFACES
 from test_playground_frames import ALL, assert_same, pick
-
-from critgrad.lab.playground.run import FRAMES, SurfaceRun
-from critgrad.lab.playground.surfaces import SURFACES
 
 READY = "document.documentElement.dataset.ready === 'yes'"
 DAMPED = "rosenbrock/SGD_C,1,1,1/SGD_F,3,1,2/30"

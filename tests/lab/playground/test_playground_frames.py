@@ -10,12 +10,13 @@ import struct
 import numpy as np
 import pytest
 import torch
+from playground_frames import codec, frames
+from playground_frames.optimizers import DECAYS, OPTIMIZERS, TOPCS
+from playground_frames.run import FRAMES, REACH
+from playground_frames.surfaces import SURFACES
 
 import critgrad
-from critgrad.lab.playground import codec, frames, store
-from critgrad.lab.playground.optimizers import DECAYS, OPTIMIZERS, TOPCS
-from critgrad.lab.playground.run import FRAMES, REACH
-from critgrad.lab.playground.surfaces import SURFACES
+from critgrad.lab.playground import page
 
 ALL = list(frames.settings())
 BY_NAME = {optimizer.name: optimizer for optimizer in OPTIMIZERS}
@@ -88,9 +89,9 @@ def test_the_grid_is_as_large_as_promised():
 
 
 def test_the_file_was_written_with_the_present_lists(frames):
-    from critgrad.lab.playground.frames import header
+    from playground_frames.frames import header
 
-    assert frames.header == json.loads(json.dumps(header())), "run python -m critgrad.lab.playground.frames"
+    assert frames.header == json.loads(json.dumps(header())), "run python -m playground_frames"
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -221,8 +222,8 @@ def test_values_off_the_scale_are_refused(bad):
 def test_another_file_is_refused_by_name(tmp_path):
     other = tmp_path / "other.bin"
     other.write_bytes(struct.pack("<I", 7))
-    with pytest.raises(ValueError, match=r"other\.bin.*playground\.frames"):
-        store.read(other)
+    with pytest.raises(ValueError, match=r"other\.bin.*playground_frames"):
+        page.read(other)
 
 
 def test_the_recording_command_writes_a_file_that_reads_back(tmp_path, monkeypatch):

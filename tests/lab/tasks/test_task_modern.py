@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from critgrad.lab.tasks import problem_of
-from critgrad.lab.tasks.augmented import SHIFT, shifted
+from critgrad.lab.tasks.classification import SHIFT, shifted
 from critgrad.lab.tasks.models import GPT, ResNet
 from critgrad.lab.tasks.models.gpt import rotations, turned
 

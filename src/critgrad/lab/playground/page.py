@@ -4,16 +4,32 @@ from __future__ import annotations
 
 import base64
 import json
+import struct
 import tempfile
 import webbrowser
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from .store import DATA, read
+from ..errors import LabError
 
+# The recorded runs: a header in plain JSON, then all arrays packed and compressed as one. The page embeds both parts as they
+# are, so this format is what the browser reads, too; ``benchmarks/playground_frames`` writes it.
+DATA = Path(__file__).with_name("frames.bin")
+MAGIC = b"critgrad playground 1\n"
 WEB = Path(__file__).with_name("web")
 SCRIPTS = ("data.js", "canvas.js", "map.js", "plots.js", "app.js")  # in the order in which they need each other
 NAME = "critgrad-playground.html"
+
+
+def read(path: Path = DATA) -> tuple[dict[str, Any], bytes]:
+    """The header and the compressed body of a file of recorded runs."""
+    data = path.read_bytes()
+    if not data.startswith(MAGIC):
+        raise LabError(f"Invalid frames file: {path}, expected one that benchmarks/playground_frames has written")
+    start = len(MAGIC) + 4
+    (size,) = struct.unpack("<I", data[len(MAGIC) : start])
+    return json.loads(data[start : start + size]), data[start + size :]
 
 
 def html(frames: Path = DATA) -> str:

@@ -11,9 +11,8 @@ import torch
 
 from ..errors import LabError
 from . import data
-from .augmented import AugmentedProblem
 from .base import ACCURACY, BLEU, NATS, PERPLEXITY, TRAIN_LOSS, Problem, Task
-from .classification import ClassificationProblem
+from .classification import AugmentedProblem, ClassificationProblem
 from .dialogue import DialogueProblem
 from .inference import InferenceProblem
 from .language import LanguageProblem

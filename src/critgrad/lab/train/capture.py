@@ -22,7 +22,7 @@ from torch import Tensor, nn
 import critgrad
 
 from ..tasks import Batch, Problem
-from .bases.plain import Plain
+from .bases import Plain
 
 WARM_UP_STEPS = 3  # of a shape before its capture: libraries set themselves up in them
 MOST_GRAPHS = 4  # a language model needs three: the first chunk of an epoch, the last one, those between

@@ -16,8 +16,7 @@ from critgrad.memory.aggregations import damping_weights, insert_in_gram
 
 from .members import BY_TENSOR
 from .memories import BLOCK
-from .rows import Rows
-from .selection import Selection, column
+from .selection import Rows, Selection, column
 
 FIRST_STREAM = 1 << 20  # the library's own, of the first tensor's draws
 

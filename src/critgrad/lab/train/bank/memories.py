@@ -17,8 +17,7 @@ from torch import Tensor
 from critgrad.memory.aggregations import adding_weights, damping_weights, insert_in_gram, pick
 
 from .members import DAMPS, PICKED, SUMS
-from .rows import Rows
-from .selection import Selection, column
+from .selection import Rows, Selection, column
 
 # A slice of the running sums is summed anew in each step; once round takes this many steps per slot.
 REFRESH_STEPS_PER_SLOT = 16

@@ -16,13 +16,40 @@ from torch import Tensor
 
 from critgrad.memory.policies import POLICIES, Decision, Policy, Tables, advance, decide
 
-from .rows import Rows
-
 # Policies whose rules leave slots alone that are dressed as live, infinitely strong and born in the far future: models
 # of different topC are then decided at once. The others count slots, and are decided apart for each topC.
 MASKABLE = frozenset({"KotH", "bottomC", "FIFO", "random", "CDS", "CSS", "sparse"})
 _FUTURE = 1 << 62
 _NO_AGE = 1 << 62
+
+
+class Rows:
+    """Rows of tensors whose first axis is the model: a view where they are neighbours, a gather where they are not.
+
+    >>> table = torch.arange(4)
+    >>> Rows([1, 2], "cpu").of(table).tolist(), Rows([0, 3], "cpu").of(table).tolist()
+    ([1, 2], [0, 3])
+    """
+
+    def __init__(self, numbers: Sequence[int], device: torch.device | str) -> None:
+        self.numbers = list(numbers)
+        self.span: slice | None = None
+        if self.numbers == list(range(self.numbers[0], self.numbers[-1] + 1)):
+            self.span = slice(self.numbers[0], self.numbers[-1] + 1)
+        self.index = torch.tensor(self.numbers, device=device)
+
+    def of(self, table: Tensor) -> Tensor:
+        """These rows of ``table``."""
+        return table[self.span] if self.span is not None else table.index_select(0, self.index)
+
+    def put(self, table: Tensor, values: Tensor) -> None:
+        """Write ``values`` into these rows of ``table``; columns that ``values`` lacks become 0."""
+        if values.dim() > 1 and values.shape[1] < table.shape[1]:
+            values = torch.nn.functional.pad(values, (0, table.shape[1] - values.shape[1]))
+        if self.span is not None:
+            table[self.span].copy_(values)
+        else:
+            table.index_copy_(0, self.index, values.to(table.dtype))
 
 
 @dataclass

@@ -1,12 +1,15 @@
 """All runs of the playground, computed with the library and kept in one file that the page carries along.
 
-``python -m critgrad.lab.playground.frames`` computes them anew (a few minutes) and writes the file in the package.
+``python -m playground_frames`` in this folder's parent computes them anew (a few minutes) and writes the file in the package.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import struct
 import sys
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +17,8 @@ from typing import Any
 
 import numpy as np
 import torch
+
+from critgrad.lab.playground.page import DATA, MAGIC, read
 
 from .codec import (
     LOG_HIGH,
@@ -23,12 +28,13 @@ from .codec import (
     linear_values,
     log_codes,
     log_values,
+    pack,
     polar_codes,
     polar_values,
+    unpack,
 )
 from .optimizers import DECAYS, OPTIMIZERS, TOPCS, PlaygroundOptimizer
 from .run import FRAMES, REACH, SurfaceRun, simulate
-from .store import DATA, arrays_of, read, write
 from .surfaces import SURFACES, Surface
 
 GRID = 161  # points along each side of the contour map
@@ -129,6 +135,27 @@ def compute(progress: Callable[[int, int], None]) -> dict[str, Codes]:
     }
 
 
+def write(path: Path, header: dict[str, Any], arrays: dict[str, Codes]) -> None:
+    """Write the file; ``header["arrays"]`` lists names and shapes, in the order of the body."""
+    for name, shape in header["arrays"]:
+        if arrays[name].shape != tuple(shape):
+            raise ValueError(f"Invalid array {name}: shape {arrays[name].shape}, expected {tuple(shape)}")
+    text = json.dumps(header, separators=(",", ":")).encode()
+    body = zlib.compress(b"".join(pack(arrays[name]) for name, _ in header["arrays"]), 9)
+    path.write_bytes(MAGIC + struct.pack("<I", len(text)) + text + body)
+
+
+def arrays_of(header: dict[str, Any], body: bytes) -> dict[str, Codes]:
+    """The arrays of a file that was read."""
+    data, at = zlib.decompress(body), 0
+    arrays: dict[str, Codes] = {}
+    for name, shape in header["arrays"]:
+        size = 2 * int(np.prod(shape))
+        arrays[name] = unpack(data[at : at + size], tuple(shape))
+        at += size
+    return arrays
+
+
 class Frames:
     """The file, read back: ``Frames()[setting]`` is the ``SurfaceRun`` as the page sees it, rounded to the codes."""
 
@@ -164,7 +191,7 @@ class Frames:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Compute the runs and write the file."""
-    parser = argparse.ArgumentParser(prog="python -m critgrad.lab.playground.frames", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m playground_frames", description=__doc__)
     parser.add_argument("--out", type=Path, default=DATA, help="the file to write (default: the package's own)")
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
@@ -175,7 +202,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     write(args.out, header(), compute(progress))
     print(f"\n{args.out}: {args.out.stat().st_size / 1e6:.2f} MB", file=sys.stderr)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

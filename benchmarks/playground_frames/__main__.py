@@ -1,0 +1,7 @@
+"""Record all runs anew."""
+
+import sys
+
+from .frames import main
+
+sys.exit(main())
