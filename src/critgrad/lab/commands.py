@@ -32,7 +32,7 @@ def status(args: Namespace) -> int:
     """What is done, running and failed."""
     from .ledger import Ledger
     from .run.status import status as read
-    from .screen.progress import duration
+    from .screen.progress import eta, up_to
 
     with Ledger.open(args.ledger) as book:
         found = read(book)
@@ -42,7 +42,8 @@ def status(args: Namespace) -> int:
         made.add_row(row.task, row.track, row.arm, str(row.done), str(row.running), str(row.failed))
     made.put()
     if found.progress is not None:
-        say(f"now: {found.progress.done}/{found.progress.total}, {duration(found.progress.eta)} to go")
+        now = found.progress
+        say(f"now: {now.done}/{now.total}{up_to(now)}, {eta(now)} to go")
     for entry in found.running:
         t = entry.trial
         say(f"running: {t.task} {t.optimizer} seed {t.seed} ({entry.worker})")

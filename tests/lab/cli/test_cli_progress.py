@@ -8,7 +8,7 @@ from rich.console import Console
 import critgrad
 from critgrad.lab.run.coordinator import Event
 from critgrad.lab.run.spec import Trial
-from critgrad.lab.run.status import Progress
+from critgrad.lab.run.status import Progress, Rounds
 from critgrad.lab.screen import live, progress
 from critgrad.lab.screen.console import LOG_WIDTH, LabConsole
 
@@ -63,6 +63,18 @@ def test_what_may_come_is_told_beside_what_is_expected():
     counts = Progress(total=10, done=5, running=2, seconds=50.0, eta=50.0, most=20, eta_most=150.0)
     text = told([Event("begin", counts, TRIAL, None, "")])
     assert text == "a sweep: 5/10 (up to 20), 2 running, 0:50, 0:50 to 2:30 to go\n"
+
+
+def test_where_nobody_knows_how_many_will_come_nothing_is_promised():
+    rounds = Rounds()  # of some families, or of a shard
+    shown = rounds.over_all(Progress(total=48, done=47, running=1, seconds=357.0, eta=8.0))
+    text = told([Event("begin", shown, TRIAL, None, "")])
+    assert text == "a sweep: 47/48 so far, 1 running, 5:57, at least 0:08 to go\n"
+    assert "so far" in told([Event("begin", shown, TRIAL, None, "")], force_terminal=True)
+    rounds.add(48, 0)
+    assert not rounds.end().open
+    assert not Rounds(48).over_all(Progress(total=48)).open
+    assert not Rounds(0, most=20).over_all(Progress(total=8)).open
 
 
 def test_durations_read_like_a_clock():

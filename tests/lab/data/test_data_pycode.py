@@ -11,7 +11,7 @@ import pytest
 
 from critgrad.lab.tasks import data
 from critgrad.lab.tasks.data import files, pycode, registry, store
-from critgrad.lab.tasks.data.bpe import BPE, byte_letters
+from critgrad.lab.tasks.data.bpe import BPE, byte_letters, pieces_of
 from critgrad.lab.tasks.data.dataset import build, words_of, write
 
 
@@ -44,7 +44,7 @@ def test_merges_are_the_most_frequent_pairs_in_turn() -> None:
 
 def test_text_comes_back_from_its_pieces() -> None:
     text = "def f(x):\n    return x + 1  # größer\n\n"
-    merges = pycode.learn_merges(Counter(pycode._pieces(text * 3)), 12)
+    merges = pycode.learn_merges(Counter(pieces_of(text * 3)), 12)
     letters = byte_letters()
     names = [*(letters[byte] for byte in range(256)), *(left + right for left, right in merges)]
     ids = BPE({name: i for i, name in enumerate(names)}, merges).encode(text)

@@ -16,6 +16,7 @@ class Progress:
     """Counts of a sweep. ``done`` and ``failed`` are of this session; ``skipped`` trials were done before it.
 
     ``total`` is what is known or expected; ``most`` what it may become (0: no more), and ``eta_most`` when that would end.
+    ``open``: more will come, and nobody knows how many (of some families, of a shard): the time to go is a lower bound.
     """
 
     total: int
@@ -28,6 +29,7 @@ class Progress:
     eta: float | None = None
     most: int = 0
     eta_most: float | None = None
+    open: bool = False
 
     def now(self) -> Progress:
         """A copy with the time that has passed, and the time to go at the pace so far (``None`` before the first result)."""
@@ -43,12 +45,12 @@ class Rounds:
     """One progress for the rounds of jobs that a sweep is made in: it begins once, ends once, and never goes back.
 
     Args:
-        expected: runs of this session, as far as the plan can tell.
+        expected: runs of this session, as far as the plan can tell; 0 where it cannot.
         most: what they may become.
     """
 
     def __init__(self, expected: int = 0, most: int = 0) -> None:
-        self.expected, self.most = expected, most
+        self.expected, self.most, self.open = expected, most, expected <= 0 and most <= 0
         self.done = self.failed = 0  # of the rounds that are over
         self.began = time.time()
         self.has_begun = False
@@ -64,6 +66,7 @@ class Rounds:
             done=self.done + progress.done,
             failed=self.failed + progress.failed,
             began=self.began,
+            open=self.open,
         )
 
     def begins(self) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..run.coordinator import Event
+from ..run.coordinator import Progress as SweepProgress
 from ..train import EpochProgress
 from . import console as screen
 from .live import epoch_line
@@ -37,19 +38,18 @@ def event_line(title: str, event: Event) -> str:
     """A sweep in one line."""
     p = event.progress
     failed = f", {p.failed} failed" if p.failed else ""
-    counts = f"{p.done}/{p.total}{_up_to(event)}{failed}, {p.running} running"
-    return f"{title}: {counts}, {duration(p.seconds)}, {_eta(event)} to go"
+    return f"{title}: {p.done}/{p.total}{up_to(p)}{failed}, {p.running} running, {duration(p.seconds)}, {eta(p)} to go"
 
 
-def _up_to(event: Event) -> str:
+def up_to(p: SweepProgress) -> str:
     """What the number of runs may become."""
-    return f" (up to {event.progress.most})" if event.progress.most > event.progress.total else ""
+    return " so far" if p.open else f" (up to {p.most})" if p.most > p.total else ""
 
 
-def _eta(event: Event) -> str:
+def eta(p: SweepProgress) -> str:
     """The time to go; to the end of what may come, too."""
-    p = event.progress
-    return duration(p.eta) + ("" if p.eta_most is None else f" to {duration(p.eta_most)}")
+    least = "at least " if p.open and p.eta is not None else ""
+    return least + duration(p.eta) + ("" if p.eta_most is None else f" to {duration(p.eta_most)}")
 
 
 @contextmanager
@@ -76,10 +76,8 @@ def shown(title: str, console: Any = None) -> Iterator[OnEvent]:
 
         def on_event(event: Event) -> None:
             p = event.progress
-            rest = f"{_up_to(event).strip()} {p.running} running".strip() + (
-                f", [red]{p.failed} failed[/]" if p.failed else ""
-            )
-            progress.update(bar, total=p.total, completed=p.done + p.failed, rest=rest, eta=_eta(event))
+            rest = f"{up_to(p)} {p.running} running".strip() + (f", [red]{p.failed} failed[/]" if p.failed else "")
+            progress.update(bar, total=p.total, completed=p.done + p.failed, rest=rest, eta=eta(p))
             if event.kind == "failed":
                 text = escape(f"{_named(event)}: {event.text}")
                 progress.console.print(f"[red]failed[/]: {text}", highlight=False)
