@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -113,44 +113,30 @@ def run_jobs(
     what else there is to run, whenever workers may soon have nothing to do: what it gives must be new to the ledger. With
     ``patient=False`` the first Ctrl-C stops at once.
     """
-    manner = _Manner(device, checkpoints, bank_size, deterministic, eager, work)
-    run = _Run(planned, ledger, manner, on_event, retry_failed)
-    run.command = command
-    run.longest = longest
-    run.trial_timeout = trial_timeout
-    run.rounds = rounds
-    run.more, run.patient = more, patient
+    job = Job((), device, None if checkpoints is None else checkpoints.resolve(), work, False, deterministic, eager)
+    run = _Run(planned, ledger, job, checkpoints, on_event, retry_failed)
+    run.command, run.bank_size, run.longest, run.trial_timeout = command, bank_size, longest, trial_timeout
+    run.rounds, run.more, run.patient = rounds, more, patient
     run.deadline = None if seconds is None else time.monotonic() + seconds
     return run.run(executor, workers, options, kept)
 
 
-@dataclass(frozen=True)
-class _Manner:
-    """How jobs are made and done."""
-
-    device: str
-    checkpoints: Path | None
-    bank_size: int
-    deterministic: bool
-    eager: bool
-    work: str
-
-
 class _Run:
-    """One call of ``run_jobs``."""
+    """One call of ``run_jobs``. All jobs are as ``job``, which has no trials."""
 
     def __init__(
         self,
         planned: Sequence[Planned],
         ledger: Ledger,
-        manner: _Manner,
+        job: Job,
+        checkpoints: Path | None,
         on_event: OnEvent | None,
         retry_failed: bool,
     ) -> None:
         if not ledger.writable:
             raise LedgerError(f"The ledger {ledger.path} was opened for reading: open it with write=True")
         self.ledger, self.on_event = ledger, on_event
-        self.manner, self.device, self.checkpoints = manner, manner.device, manner.checkpoints
+        self.job, self.checkpoints = job, checkpoints
         planned = merge_roles(planned)
         self.roles = {trial.key: roles for trial, roles in planned}
         trials = {trial.key: trial for trial, _ in planned}
@@ -167,6 +153,7 @@ class _Run:
         self.deadline: float | None = None
         self.since: dict[Future[Any], float] = {}
         self.longest = 0.0  # of the jobs so far, in seconds
+        self.bank_size = BANK_SIZE
         self.command: Sequence[str] | None = None
         self.trial_timeout: float | None = None
         self.rounds: Rounds | None = None
@@ -190,7 +177,7 @@ class _Run:
         self._take_kept_results()
         if self.trials:
             opened = open_executor if kept is None else kept.get
-            executor = opened(name, workers=workers, device=self.device, options=options)
+            executor = opened(name, workers=workers, device=self.job.device, options=options)
             try:
                 executor.limit(self.trial_timeout)
                 if left_behind:
@@ -270,14 +257,12 @@ class _Run:
         if banks:
             from ..train.bank import bank_groups
 
-            groups += bank_groups(banks, self.manner.bank_size)
+            groups += bank_groups(banks, self.bank_size)
         single = [trial for trial in trials if trial.engine != "bank"]
         groups += [single[begin : begin + executor.batch] for begin in range(0, len(single), executor.batch)]
         keep = self.checkpoints is not None and (executor.detached or executor.batch > 1)
-        checkpoints = None if self.checkpoints is None else self.checkpoints.resolve()
-        how = self.manner
         for group in groups:
-            yield Job(tuple(group), how.device, checkpoints, how.work, keep, how.deterministic, how.eager)
+            yield replace(self.job, trials=tuple(group), keep=keep)
 
     def _submit(self, executor: JobExecutor, job: Job) -> None:
         begin = time.monotonic()  # an executor may do the job on the spot

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ..report.svg import Frame, Point, Scale
 from ..spaces import Axis
 from ..words import listed
 from .answer import Answer, Arm, Claim, Run
 from .axes import OUTER, axis_of
+from .svg import Frame, Point, Scale
 from .verdict import named
 
 WIDE, PANEL = 760.0, 340.0  # units of a figure over the whole column, and of one of several side by side

@@ -10,7 +10,6 @@ from critgrad.lab.ledger import Row
 from critgrad.lab.ledger.source import alike, metric_of
 from critgrad.lab.report import provenance
 from critgrad.lab.report.figure import Figure, slug
-from critgrad.lab.report.limit import capped
 from critgrad.lab.report.outcome_figures import (
     acceleration_figures,
     best_after_figures,
@@ -19,7 +18,7 @@ from critgrad.lab.report.outcome_figures import (
     memory_figures,
 )
 from critgrad.lab.report.panels import Panel, PanelArm
-from critgrad.lab.report.parts import Page, PageBlock, Section
+from critgrad.lab.report.parts import Page, PageBlock, Section, capped
 from critgrad.lab.report.table import Cell, Table, interval, interval_record, number, table_of, word
 from critgrad.lab.words import listed
 

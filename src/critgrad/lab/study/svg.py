@@ -141,15 +141,6 @@ class Frame:
         where = f'x="{n(x)}" y="{n(y)}" text-anchor="{anchor}"'
         self.parts.append(f'<text class="{css}" {where}>{html.escape(said)}</text>')
 
-    def x_axis(self, scale: Scale, top: float, bottom: float, count: int = 5, label: str = "") -> None:
-        """Grid lines from top to bottom, their values below, and what they are."""
-        for value, said in scale.ticks(count):
-            x = scale(value)
-            self.line([(x, top), (x, bottom)], "grid")
-            self.text(x, bottom + 15, said, "tick", "middle")
-        if label:
-            self.text((scale.start + scale.end) / 2, bottom + 32, label, "label", "middle")
-
     def y_axis(self, scale: Scale, left: float, right: float, count: int = 5) -> None:
         """Grid lines from left to right, their values before them."""
         for value, said in scale.ticks(count):
