@@ -23,7 +23,7 @@ from critgrad.lab.report.parts import Page, PageBlock, Section
 from critgrad.lab.report.table import Cell, Table, interval, interval_record, number, table_of, word
 from critgrad.lab.words import listed
 
-from ..analyses import ANALYSES
+from ..analyses import ANALYSES, Analysis
 from ..protocol import Outcome
 from ..protocol.announced import AnnouncedSource
 from .analysis_figures import DRAW
@@ -219,34 +219,18 @@ def _decompositions(fair: Sequence[tuple[Outcome, Panel | None]]) -> Section:
 
 # -- analyses ----------------------------------------------------------------------------------------------------------
 
-_INTROS = {
-    "sensitivity": ("Sensitivity", "How the outcome depends on the memory's size and on the decay of its priorities."),
-    "staleness": ("Staleness", "How old the gradients in the memory are."),
-    "gt-vs-gc": ("g_t against g_c", "Norms of the stored gradients beside that of the current one."),
-    "ablation": ("Ablations", "Selection, replacement and aggregation, varied one at a time."),
-    "damping": ("Damping", "What a damping memory (_F) does to the gradient."),
-    "noise": ("Label noise", "Accuracy with a share of the labels flipped."),
-    "convex": ("Convex tasks", "Training loss where there is but one minimum."),
-    "runtime": ("Run time", "What a larger memory costs, beside the paper's table."),
-    "spectrum": ("Bytes per parameter", "The state that every optimizer keeps."),
-}
-# What an analysis varies on purpose; runs that differ in anything else do not stand in one figure.
-_VARIED_SETTINGS = {"noise": ("flip_y",)}
-_ONE_OPTIMIZER = ("sensitivity", "staleness", "gt-vs-gc")
-
 
 def _analyses(source: AnnouncedSource) -> tuple[dict[str, Section], dict[str, list[dict[str, Any]]]]:
     sections: dict[str, Section] = {}
     kept: dict[str, list[dict[str, Any]]] = {}
     for name, analysis in ANALYSES.items():
-        title, intro = _INTROS.get(name, (name, analysis.summary))
-        section = Section(name, title, intro)
+        section = Section(name, analysis.title, analysis.intro)
         for stored in source.analyses:
             if stored.name == name:
                 _draw(section, kept, name, stored.task, stored.task, stored.data)
         for task in source.tasks:
             rows = source.rows(task=task, purpose=analysis.purpose)
-            for label, members in _analysis_groups(name, rows):
+            for label, members in _analysis_groups(analysis, rows):
                 where = f"{task}{label}"
                 try:
                     data = analysis.collect(task, members)
@@ -261,11 +245,11 @@ def _analyses(source: AnnouncedSource) -> tuple[dict[str, Section], dict[str, li
     return sections, kept
 
 
-def _analysis_groups(name: str, rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
+def _analysis_groups(analysis: Analysis, rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
     """Rows that may stand in one figure, with words for what sets them apart from the others."""
     groups: list[tuple[dict[str, Any], list[Row]]] = []
-    for settings, members in alike(rows, _VARIED_SETTINGS.get(name, ())):
-        if name not in _ONE_OPTIMIZER:
+    for settings, members in alike(rows, analysis.varied):
+        if not analysis.of_one_optimizer:
             groups.append((settings, members))
             continue
         apart: dict[str, list[Row]] = {}

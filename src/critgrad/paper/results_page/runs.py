@@ -2,45 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from operator import itemgetter
+from pathlib import Path
 
 from critgrad.lab.ledger import Row
 
 from ..protocol import registered
-from ..protocol.paper_values import RUN_TIMES, name_of
+from ..protocol.paper_values import name_of
 from ..search import find, searches, tasks_of
 from .findings import Findings
-from .goal import NINE
 from .searches import found_searches
 from .text import fixed, short, table, values
 
 FAIR = "fair"
-_SENSITIVITY = (
-    "mnist-mlp",
-    "cifar10-convnet",
-    "cifar100-convnet",
-    "ptb-lstm",
-    "wikitext2-lstm",
-    "snli-lstm",
-    "multiwoz-bilstm",
-)
 # What the paper shows, the purpose under which a ledger keeps it, and the tasks that it shows it on.
-ITEMS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("test table and curves, all tuned alike", FAIR, NINE),
-    ("test table and curves, at the paper's settings", "paper-best", NINE),
-    ("the whole grid", "paper-grid", ("mnist-mlp", "mnist-logreg")),
-    ("staleness", "staleness", ("mnist-mlp", "mnist-logreg")),
-    ("ablations", "ablation", ("ptb-lstm", "cifar10-convnet")),
-    ("sensitivity", "sensitivity", _SENSITIVITY),
-    (
-        "stored against current gradients",
-        "gt-vs-gc",
-        ("cifar10-convnet", "cifar100-convnet", "ptb-lstm", "snli-lstm", "multiwoz-roberta"),
-    ),
-    ("label noise", "noise", ("noise-logreg",)),
-    ("convex problems", "convex", ("mnist-logreg", "covtype-logreg", "rcv1-logreg")),
-    ("run times", "runtime", tuple(RUN_TIMES)),
-)
+SHOWN = json.loads((Path(__file__).parents[1] / "values" / "shown.json").read_text(encoding="utf-8"))
 
 
 def runs_page(findings: Findings) -> str:
@@ -109,7 +87,7 @@ def _not_run(findings: Findings) -> str:
     text = "\n## What has not been run\n\nWhat the paper shows, by the tasks that it shows it on (of its grid of 36,000 runs: "
     text += "MNIST's). A variant stands for its task.\nRoBERTa has random weights here: no row of it is comparable with the "
     text += "paper's.\n\n"
-    for label, purpose, tasks in ITEMS:
+    for label, purpose, tasks in map(itemgetter("what", "purpose", "tasks"), SHOWN):
         found = there.get(purpose, {})
         run = [", ".join(sorted(found[task])) for task in tasks if task in found]
         late = {task: " (not finished)" if purpose == FAIR and task in begun else "" for task in tasks}
