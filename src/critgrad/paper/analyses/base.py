@@ -52,13 +52,13 @@ class Analysis:
     name: str
     title: str
     intro: str
-    tasks: tuple[str, ...]  # where the paper (or we) look; the first is the default
+    tasks: Sequence[str]  # where the paper (or we) look; the first is the default
     trials: Trials = lambda task, options: []
     collect: Collect = lambda task, rows: {}
     # Measured in this process instead of by trials (bytes per parameter).
     measure: Callable[[str], dict[str, Any]] | None = None
     timed: bool = False  # its numbers are times: one run after the other, unless told otherwise
-    varied: tuple[str, ...] = ()  # settings that it varies on purpose; runs that differ in others are no one figure
+    varied: Sequence[str] = ()  # settings that it varies on purpose; runs that differ in others are no one figure
     of_one_optimizer: bool = (
         False  # and those of different optimizers, or of other options than the memory's size and decay
     )

@@ -10,7 +10,7 @@ import numpy as np
 
 from critgrad.lab.ledger import Planned, Row
 
-from .base import Options, grid, planned, tuned, with_memory
+from .base import Arm, Options, grid, planned, tuned, with_memory
 
 STALENESS_TOPC = (5, 10, 20)
 STALENESS_DECAY = (0.7, 0.9, 0.95, 0.99)
@@ -52,7 +52,7 @@ def staleness(task: str, rows: Sequence[Row]) -> dict[str, Any]:
 
 def norms_trials(task: str, options: Options) -> list[Planned]:
     optimizer = with_memory("gt-vs-gc", options.optimizer or "Adam_C")
-    arms = [(f"topC={topC}", optimizer, tuned(task, optimizer, topC=topC), {}) for topC in NORMS_TOPC]
+    arms: list[Arm] = [(f"topC={topC}", optimizer, tuned(task, optimizer, topC=topC), {}) for topC in NORMS_TOPC]
     return planned("gt-vs-gc", task, options, arms, probe=("memory",))
 
 
@@ -88,7 +88,7 @@ def damping_trials(task: str, options: Options) -> list[Planned]:
     names: tuple[str, ...] = ("SGD_F", "SGDM_F", "RMSprop_F", "Adam_F")
     if options.optimizer:
         names = (with_memory("damping", options.optimizer, ("F",)),)
-    arms = [(name, name, tuned(task, name), {}) for name in names]
+    arms: list[Arm] = [(name, name, tuned(task, name), {}) for name in names]
     return planned("damping", task, options, arms, probe=("damping", "memory"))
 
 

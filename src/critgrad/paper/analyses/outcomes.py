@@ -14,7 +14,7 @@ from critgrad.lab.tasks import task_of
 from critgrad.lab.train.optimizers import OPTIMIZERS, recipe_of
 
 from ..protocol.families import FAMILIES, PAPER
-from .base import Options, by_arm, grid, planned, tuned, with_memory
+from .base import Arm, Options, by_arm, grid, planned, tuned, with_memory
 
 DECAYS = (0.0, 0.5, 0.7, 0.9, 0.95, 0.99, 1.0)
 TOPCS = (2, 5, 10, 20, 50, 100)
@@ -92,7 +92,7 @@ def ablation_trials(task: str, options: Options) -> list[Planned]:
             # A damping memory has one way to be used; what it holds can be varied all the same.
             recipe = recipe_of(with_memory("ablation", options.optimizer))
             bases = [] if study == "aggregation" and recipe.role == "F" else [recipe.name]
-        arms = [
+        arms: list[Arm] = [
             (f"{study}: {optimizer} {name}", optimizer, tuned(task, optimizer, **change), {})
             for optimizer in bases
             for name, change in variants

@@ -20,8 +20,9 @@ from .goal import goal_page
 from .runs import runs_page
 from .searches import search_pages
 from .studies import analysis_pages
-from .summary import NOTE, prose, summary_page
+from .summary import NOTE, summary_page
 from .tasks import task_pages
+from .text import prose
 from .twice import luck_page
 
 __all__ = ["pages_of", "render_results", "write_results"]

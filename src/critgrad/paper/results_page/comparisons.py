@@ -8,13 +8,8 @@ from critgrad.lab.stats import Interval
 
 from .findings import Findings
 from .judged import Judged, families, replaced
-from .text import interval, probability, table
+from .text import interval, page, probability, table
 
-RULE = """\
-Differences are paired by seed, on seeds that nothing was chosen on, and positive where the arm is better than the rival that
-was best on the tuning seeds. ± is a 95 % t-interval; p is of the exact sign-flip test, Holm's is over the rows of one table.
-[What the words mean](README.md#words).
-"""
 ABOUT = {
     "C": "One family of tests: adding the memory on the suite's tasks.",
     "C-rare": "Classes with few examples (`longtail`), phases that are forgotten (`continual`): tasks that were chosen because "
@@ -61,7 +56,7 @@ def comparisons_page(title: str, kinds: Sequence[str], findings: Findings) -> st
         if found.kind in kinds:
             first = f"{found.outcome.name}, {found.row.arm} {found.text} (p {probability(found.row.p)})"
             text += f"\nBefore it was asked again: {first}.\n"
-    return f"# {title}\n\n{RULE}{text}" if text else ""
+    return page("comparisons", title=title, families=text) if text else ""
 
 
 def arms_page(findings: Findings) -> str:
@@ -78,9 +73,8 @@ def arms_page(findings: Findings) -> str:
     ]
     if not rows:
         return ""
-    text = "# All arms over the suite\n\nDifference to the tuned base in % of the way from the value before training to the "
-    text += "base's mean:\ninterquartile mean over tasks and seeds, stratified bootstrap. Descriptive.\n\n"
-    return text + table(("family", "arm", "tasks", "difference (%)"), rows, ("tasks", "difference (%)"))
+    head = ("family", "arm", "tasks", "difference (%)")
+    return page("arms", table=table(head, rows, head[2:]))
 
 
 def made_of_page(findings: Findings) -> str:
@@ -95,6 +89,4 @@ def made_of_page(findings: Findings) -> str:
                 for o, p in mine
             ]
             text += "\n" + table(("task", "arm", *effects, "in all"), rows, (*effects, "in all"))
-    head = "# What the differences are made of\n\nThe memory minus its tuned base as a sum of effects: each column is one arm "
-    head += "minus a simpler one. Descriptive.\n"
-    return head + text if text else ""
+    return page("made-of", tables=text) if text else ""

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from critgrad.lab.stats import paired_difference
 from critgrad.lab.tasks import task_of
 
 from ..protocol import paper_values
@@ -15,18 +14,8 @@ from .findings import Findings
 from .goal import NINE
 from .nine_tasks import TunedPair, fair_pairs, gain, paper_runs
 from .papers import NOT_COMPARABLE
-from .text import interval, seeds_text, short, table
+from .text import interval, page, seeds_text, short, table
 
-TEXT = """\
-# The paper's gains, and what tuning leaves of them
-
-Every pair of the paper's table that was run here: base, then the same with the memory added, test values. First its own
-table, then its settings run here, nothing tuned, then base and memory tuned alike and reported on fresh seeds (batch
-size and epochs are the experiment's, see its section; where its name is not the task's, it stands in front). In
-brackets the gain in % of the base's value, positive where the memory is better, and for the last the difference with
-its interval. This is against the base alone; against the best rival: [adding](adding.md).
-
-"""
 Cell = tuple[str, "float | None"]  # what stands there, and the gain
 COLUMNS = ("the paper's table", "its settings, here", "tuned alike, here")
 
@@ -62,7 +51,8 @@ def gains_page(findings: Findings) -> str:
         for task, name, cells in _pairs(findings)
         if sum(share is not None for _, share in cells) > 1
     ]
-    return TEXT + table(("task", "memory", *COLUMNS), rows) + "\n" + gains_text(findings) + "\n" if rows else ""
+    made = table(("task", "memory", *COLUMNS), rows)
+    return page("gains", table=made, counted=gains_text(findings)) if rows else ""
 
 
 def _pair(means: Mapping[str, float], family: str, higher: bool, more: str) -> Cell:
@@ -77,11 +67,11 @@ def _tuned(pair: TunedPair | None, task: str) -> Cell:
     if pair is None:
         return "not run", None
     outcome, mine, base = pair
-    higher = outcome.registration.higher_is_better
     labels = ([] if outcome.name == task else [outcome.name]) + ([] if outcome.decided else ["not finished"])
-    difference = interval(paired_difference(mine.values, base.values, higher_is_better=higher), "+")
+    difference = interval(outcome.difference(mine, base), "+")
     means = {mine.family: base.test.mean, f"{mine.family}_C": mine.test.mean}
-    text, share = _pair(means, mine.family, higher, f"; {difference}; {seeds_text(len(mine.values))}")
+    more = f"; {difference}; {seeds_text(len(mine.values))}"
+    text, share = _pair(means, mine.family, outcome.registration.higher_is_better, more)
     return f"{', '.join(labels)}: {text}" if labels else text, share
 
 

@@ -14,7 +14,7 @@ from ..protocol.paper_values import name_of
 from ..search import find, searches, tasks_of
 from .findings import Findings
 from .searches import found_searches
-from .text import fixed, short, table, values
+from .text import fixed, page, short, table, values
 
 FAIR = "fair"
 # What the paper shows, the purpose under which a ledger keeps it, and the tasks that it shows it on.
@@ -23,7 +23,9 @@ SHOWN = json.loads((Path(__file__).parents[1] / "values" / "shown.json").read_te
 
 def runs_page(findings: Findings) -> str:
     """All of it."""
-    return "# What was run\n\n" + _ran(findings) + _not_run(findings) + _once(findings) + _withdrawn(findings)
+    missing, waiting = _not_run(findings)
+    once = {"once": _once(findings), "machine": machine(findings.once)}
+    return page("runs", ran=_ran(findings), missing=missing, waiting=waiting, **once, withdrawn=_withdrawn(findings))
 
 
 def machine(rows: Sequence[Row]) -> str:
@@ -77,16 +79,14 @@ def _ran(findings: Findings) -> str:
     return text + table(head, rows, ("runs",))
 
 
-def _not_run(findings: Findings) -> str:
-    """For each thing that the paper shows the tasks, and the announcements without a run."""
+def _not_run(findings: Findings) -> tuple[str, str]:
+    """For each thing that the paper shows the tasks; the announcements without a run."""
     there: dict[str, dict[str, set[str]]] = {}
     decided = [(outcome.task, FAIR) for outcome in findings.claimable]
     for task, purpose in (*decided, *_tracks(findings)):
         there.setdefault(purpose, {}).setdefault(name_of(task), set()).add(task)
     begun = {name_of(outcome.task) for outcome in findings.outcomes if not outcome.decided}
-    text = "\n## What has not been run\n\nWhat the paper shows, by the tasks that it shows it on (of its grid of 36,000 runs: "
-    text += "MNIST's). A variant stands for its task.\nRoBERTa has random weights here: no row of it is comparable with the "
-    text += "paper's.\n\n"
+    text = ""
     for label, purpose, tasks in map(itemgetter("what", "purpose", "tasks"), SHOWN):
         found = there.get(purpose, {})
         run = [", ".join(sorted(found[task])) for task in tasks if task in found]
@@ -101,7 +101,7 @@ def _not_run(findings: Findings) -> str:
         waiting += [
             f"`{task}` in the search `{name}`" for task in tasks_of(name) if find(name, task).hash not in hashes
         ]
-    return text + (f"\nAnnounced, without a run so far: {', '.join(waiting)}.\n" if waiting else "")
+    return text, ", ".join(waiting)
 
 
 def _once(findings: Findings) -> str:
@@ -123,17 +123,13 @@ def _once(findings: Findings) -> str:
         )
     if not rows:
         return ""
-    text = "\n## Every task once\n\nOne epoch with one seed at full size of model and data, to show that each task runs; no "
-    text += (
-        f"comparison.\n{machine(findings.once)}. \\* is before the change that [Withdrawn](#withdrawn) tells about.\n\n"
-    )
     head = ("task", "parameters", "data", "start", "optimizer", "test", "seconds of training", "peak MiB")
-    return text + table(head, rows, ("parameters", "seconds of training", "peak MiB"))
+    return table(head, rows, ("parameters", "seconds of training", "peak MiB"))
 
 
 def _withdrawn(findings: Findings) -> str:
-    text = "\n## Withdrawn\n\nExperiments whose announcement was replaced. Their runs are there, and nothing rests on them.\n\n"
+    text = ""
     for gone in findings.withdrawn:
         text += f"- {gone.registration.task}: {gone.runs:,} runs, registration {gone.registration.hash[:12]}, commit "
         text += f"{(gone.commit or '-')[:12]}. {gone.reason}\n"
-    return text if findings.withdrawn else ""
+    return text
