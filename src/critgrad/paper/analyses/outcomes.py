@@ -13,7 +13,7 @@ from critgrad.lab.stats import mean_interval
 from critgrad.lab.tasks import task_of
 from critgrad.lab.train.optimizers import OPTIMIZERS, recipe_of
 
-from ..protocol.families import FAMILIES, PAPER
+from ..protocol.arms import FAMILIES, PAPER
 from .base import Arm, Options, by_arm, grid, planned, tuned, with_memory
 
 DECAYS = (0.0, 0.5, 0.7, 0.9, 0.95, 0.99, 1.0)

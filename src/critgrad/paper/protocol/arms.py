@@ -18,6 +18,9 @@ from critgrad.lab.spaces import Axis, Point
 if TYPE_CHECKING:
     from .registration import Registration
 
+# The paper's optimizers, in the order of its tables, and their bases.
+PAPER = ("Adam", "Adam_C", "RMSprop", "RMSprop_C", "SGDM", "SGDM_C", "SGD", "SGD_C")
+FAMILIES = ("SGD", "SGDM", "RMSprop", "Adam")
 Pairs = tuple[tuple[str, str], ...]
 
 
@@ -54,6 +57,9 @@ class FairArm:
     search: Mapping[str, ArmSearch] = field(default_factory=dict)  # by family; empty for a derived arm
     needs: tuple[str, ...] = ()  # arms whose selected points a derived arm is computed from
     labels: Mapping[str, str] = field(default_factory=dict)  # by family
+    against: tuple[str, ...] = ()  # what it is held against beside the base: its own controls and the other optimizers
+    # What its difference to the base is made of, as (effect, minuend, subtrahend); they add up to the whole.
+    effects: tuple[tuple[str, str, str], ...] = ()
 
     @property
     def tuned(self) -> bool:
@@ -81,7 +87,9 @@ def _arm(name: str, label: str, summary: str, **more: Any) -> FairArm:
         family: ArmSearch(own["optimizer"], own.get("fixed", {}), _pairs(own.get("axes", axes)), optional)
         for family, own in more.get("search", {}).items()
     }
-    return FairArm(name, label, summary, search, tuple(more.get("needs", ())), more.get("labels", {}))
+    lists = {entry: tuple(more.get(entry, ())) for entry in ("needs", "against")}
+    effects = tuple((effect, one, other) for effect, one, other in more.get("effects", ()))
+    return FairArm(name, label, summary, search, labels=more.get("labels", {}), effects=effects, **lists)
 
 
 _FILE = Path(__file__).parents[1] / "values" / "arms.json"

@@ -15,7 +15,7 @@ from typing import Any
 from critgrad.lab.errors import LabError
 
 from .arms import ARMS
-from .families import PAPER as OPTIMIZERS
+from .arms import PAPER as OPTIMIZERS
 
 TWINS: Mapping[str, str] = {"sgd-bilstm": "multiwoz-bilstm"}  # the same on other, whole data
 LRS = (0.1, 0.01, 0.001, 0.0001, 0.00001)

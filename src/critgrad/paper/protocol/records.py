@@ -60,6 +60,11 @@ class ArmResult:
         return self.diverged / len(self.seeds)
 
 
+def interval_of(found: Comparison) -> Interval:
+    """The difference of a comparison with its interval."""
+    return Interval(found.difference, found.low, found.high, found.n)
+
+
 @dataclass(frozen=True)
 class Term:
     """One effect: ``minuend`` minus ``subtrahend``, positive where the minuend is better."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,13 +10,14 @@ from critgrad.lab.report.outcome_figures import curve_figures
 from critgrad.lab.report.palette import LOSS, PLAIN, WIN, Style
 from critgrad.lab.report.panels import Panel
 from critgrad.lab.report.parts import PageBlock, Section
-from critgrad.lab.stats import Comparison, Interval
+from critgrad.lab.stats import Comparison
 from critgrad.lab.stats.verdicts import FEWEST_SEEDS
 from critgrad.lab.words import FEWEST_FOR_INTERVAL, interval_text
 
 from ..protocol import ARMS, Outcome
+from ..protocol.records import interval_of
 from .panels import Compared
-from .verdict_tables import suite_primaries
+from .verdict_tables import suite_primaries, tally
 
 LARGEST = 40  # rows of the figure
 NAMED = 4  # comparisons that a sentence names
@@ -51,13 +51,8 @@ def opening(outcomes: Sequence[Outcome], found: Sequence[Compared], panels: Sequ
 def _counted(rows: Sequence[Comparison], correction: str) -> str:
     tasks = list(dict.fromkeys(row.task for row in rows))
     where = f"On {tasks[0]}" if len(tasks) == 1 else f"On {len(tasks)} tasks"
-    counts = Counter(row.shown for row in rows)
-    counts["same"] += counts["identical"]
-    parts = [f"{counts[word]} {word}" for word in ("better", "worse", "same", "open")]
-    few = counts["not tested"] + counts["one seed"]
-    parts += [f"{few} with too few seeds for a test"] if few else []
     what = f"{len(rows)} comparison{'' if len(rows) == 1 else 's'} with the best tuned rival"
-    return f"{where}, {what}, {correction}: {', '.join(parts)}."
+    return f"{where}, {what}, {correction}: {tally(rows)}."
 
 
 def _named(rows: Sequence[Comparison], units: dict[str, str]) -> list[str]:
@@ -98,7 +93,7 @@ def _said(row: Comparison) -> str:
 
 
 def _difference(row: Comparison) -> str:
-    return interval_text(Interval(row.difference, row.low, row.high, row.n), "+")
+    return interval_text(interval_of(row), "+")
 
 
 def _forest(rows: Sequence[Comparison], units: dict[str, str]) -> Figure:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, median_high
 from typing import Any
 
@@ -31,7 +31,9 @@ from .decomposition_figures import decomposition_figures
 from .opening import opening, terms_of
 from .panels import compare_panel, compared, fair_outcomes, fair_panel, other_panels, paper_runs
 from .verdict_tables import (
+    columns,
     compare_table,
+    decomposition_table,
     fair_tables,
     paper_table,
     registration_table,
@@ -133,40 +135,42 @@ def _compare_block(found: Any, table: Table) -> PageBlock:
     intro = f"Each arm against its family's base on {seeds}; hyper-parameters fixed beforehand, nothing tuned here. "
     intro += f"Against the base: {tally(rows)}."
     warnings = tuple(f"{label}: not run on every seed, left out" for label in found.left_out)
-    states = {str(row.summary.get("data_state")) for line in found.lines for row in line.rows}
-    warnings += tuple(f"the data is {state}" for state in sorted(states) if state != "whole")
+    warnings += _not_whole(row for line in found.lines for row in line.rows)
     terms = terms_of([(line.arm, line.label) for line in found.lines])
     return PageBlock(f"{found.defaults.task}, compare", intro, warnings, (table,), terms=terms)
 
 
 def _runs_block(panel: Panel, tried: int) -> PageBlock:
-    words = "at the epoch of the best validation value; ± 95 % t-interval"
-    columns = (
-        ("optimizer", lambda arm: word(arm.optimizer)),
-        ("hyper-parameters", lambda arm: word(listed(dict(arm.hyper)))),
-        (
-            "seed numbers",
-            lambda arm: Cell(provenance.ranges(sorted({row.trial.seed for row in arm.rows})), len(arm.rows)),
+    cells = {
+        "optimizer": lambda arm: word(arm.optimizer),
+        "hyper-parameters": lambda arm: word(listed(dict(arm.hyper))),
+        "seed numbers": lambda arm: Cell(
+            provenance.ranges(sorted({row.trial.seed for row in arm.rows})), len(arm.rows)
         ),
-        (f"test {panel.metric}", words, lambda arm: interval(arm.test)),
-        ("best epoch", "median", lambda arm: number(_of_runs(arm, "best_epoch", median_high))),
-        ("training loss", "of the last epoch, mean", lambda arm: number(_of_runs(arm, "final_train_loss", fmean))),
-        ("diverged", lambda arm: Cell(f"{arm.diverged}/{len(arm.rows)}", arm.diverged / len(arm.rows))),
-        ("step (ms)", "median time of optimizer.step", lambda arm: number(arm.cost.step_ms, 3)),
-        ("training (s)", "mean", lambda arm: number(_of_runs(arm, "train_seconds", fmean), 3)),
-    )
+        "test": lambda arm: interval(arm.test),
+        "best epoch": lambda arm: number(_of_runs(arm, "best_epoch", median_high)),
+        "training loss": lambda arm: number(_of_runs(arm, "final_train_loss", fmean)),
+        "diverged": lambda arm: Cell(f"{arm.diverged}/{len(arm.rows)}", arm.diverged / len(arm.rows)),
+        "step (ms)": lambda arm: number(arm.cost.step_ms, 3),
+        "training (s)": lambda arm: number(_of_runs(arm, "train_seconds", fmean), 3),
+    }
     records = [
         {"optimizer": arm.optimizer, "hyper": dict(arm.hyper), "test": interval_record(arm.test)}
         | {"diverged": arm.diverged, "step_ms": arm.cost.step_ms if arm.cost else None}
         | {"runs": [row.key for row in arm.rows[:50]]}
         for arm in panel.arms
     ]
-    states = {str(row.summary.get("data_state")) for arm in panel.arms for row in arm.rows}
-    warnings = tuple(f"the data is {state}" for state in sorted(states) if state != "whole")
+    warnings = _not_whole(row for arm in panel.arms for row in arm.rows)
     intro = f"{_count(tried, 'setting')}. " + " ".join(panel.notes)
+    heads = columns("runs", cells, panel.metric)
     return PageBlock(
-        panel.title, intro, warnings, (table_of(slug("table-runs", panel.title), columns, panel.arms, records),)
+        panel.title, intro, warnings, (table_of(slug("table-runs", panel.title), heads, panel.arms, records),)
     )
+
+
+def _not_whole(rows: Iterable[Row]) -> tuple[str, ...]:
+    states = {str(row.summary.get("data_state")) for row in rows} - {"whole"}
+    return tuple(f"the data is {state}" for state in sorted(states))
 
 
 def _of_runs(arm: PanelArm, name: str, reduced: Callable[[list[float]], float]) -> float | None:
@@ -200,18 +204,8 @@ def _decompositions(fair: Sequence[tuple[Outcome, Panel | None]]) -> Section:
     for outcome, panel in fair:
         if not outcome.decompositions or panel is None:
             continue
-        heads = (("arm", ""), ("effect", ""), ("from", ""), ("difference", "mean paired difference, 95 % t-interval"))
-        cells, records = [], []
-        for part in outcome.decompositions:
-            name = f"{part.family}_{part.arm}"
-            for term in part.terms:
-                pair = f"{term.minuend} − {term.subtrahend}"
-                cells.append([word(name), word(term.effect), word(pair), interval(term.difference, signed=True)])
-                records.append({"arm": name, "effect": term.effect, "difference": interval_record(term.difference)})
-            cells.append([word(name), word("total"), word(f"{part.arm} − base"), interval(part.total, signed=True)])
-            records.append({"arm": name, "effect": "total", "difference": interval_record(part.total)})
         name = slug("table-decompose", outcome.task, outcome.registration.hash[:8])
-        table = Table(name, heads, cells, records, "Effects", folded=True)
+        table = decomposition_table(name, outcome.decompositions)
         figures = decomposition_figures(panel.title, panel.metric, panel.unit, outcome.decompositions)
         section.blocks.append(PageBlock(panel.title, "", (), (table,), tuple(figures)))
     return section
@@ -238,8 +232,7 @@ def _analyses(source: AnnouncedSource) -> tuple[dict[str, Section], dict[str, li
                     message = f"{name} on {where} could not be drawn from {len(members)} runs: {error}"
                     section.blocks.append(PageBlock(where, "", (message,)))
                     continue
-                states = sorted({str(row.summary.get("data_state")) for row in members} - {"whole"})
-                _draw(section, kept, name, task, where, data, tuple(f"the data is {state}" for state in states))
+                _draw(section, kept, name, task, where, data, _not_whole(members))
         if section.blocks:
             sections[name] = section
     return sections, kept

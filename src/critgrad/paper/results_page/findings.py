@@ -16,7 +16,7 @@ from critgrad.lab.tasks.rare import is_rare
 from ..analyses import ANALYSES
 from ..protocol import Outcome, Registration, find, registered, tables
 from ..protocol.announced import AnnouncedSource
-from ..protocol.suite import SuiteRow, suite_table
+from ..protocol.outcome import SuiteRow, suite_table
 from ..report.panels import PaperRun, paper_runs
 from .text import values
 

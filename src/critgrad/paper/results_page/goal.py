@@ -17,7 +17,7 @@ from critgrad.lab.stats import Comparison, Interval, paired_difference
 from critgrad.lab.train.loop import best_epoch
 
 from ..protocol import confirm, paper_values
-from ..protocol.records import ArmResult, Outcome
+from ..protocol.records import ArmResult, Outcome, interval_of
 from . import rules
 from .findings import Findings
 from .judged import families
@@ -180,7 +180,7 @@ def _line(cell: GoalCell) -> list[str]:
     if cell.clock is not None and cell.epochs is not None:
         parts = [f"{cell.epochs[0]} epochs for {cell.epochs[1]}", _by_single_runs(cell), cell.doubtful]
         clock = f"{interval(cell.clock, '+')} ({'; '.join(filter(None, parts))})"
-    difference = interval(Interval(row.difference, row.low, row.high, row.n), "+")
+    difference = interval(interval_of(row), "+")
     label = cell.name + (", part of the data" if cell.part else "")
     won = {True: "yes", False: "no", None: "open"}[cell.won]
     if cell.doubtful:

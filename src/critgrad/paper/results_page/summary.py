@@ -8,8 +8,8 @@ from ..protocol.records import Outcome
 from .claims import verdicts
 from .figures import tuning_runs
 from .findings import Findings
-from .gains import gains_text
 from .judged import WORDS, Tests, all_judged, families
+from .nine_tasks import gains_text
 from .text import capital, filled, interval, prose, short, table
 from .twice import rms, twice, without_the_largest
 

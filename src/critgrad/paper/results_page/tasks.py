@@ -8,10 +8,9 @@ from critgrad.lab.report.costs import reached_text
 from critgrad.lab.tasks.rare import is_rare
 
 from ..protocol.records import ArmResult, Outcome
-from .comparisons import comparison_table
 from .findings import Findings
 from .goal import each_text, to_each
-from .judged import Judged, all_judged
+from .judged import Judged, all_judged, comparison_table
 from .papers import best_runs, best_section, grid_section
 from .text import behind, fixed, interval, short, table, values
 
