@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -102,11 +103,7 @@ def _forest(rows: Sequence[Comparison], units: dict[str, str]) -> Figure:
     shown = list(rows[:LARGEST])
     scaled = len(tasks) > 1
     scale = [(row.high - row.low) / 2 if scaled and row.high > row.low else 1.0 for row in shown]
-    several = len({(row.arm, row.rival) for row in shown}) < len(shown)
-    labels = [
-        f"{f'{row.task}: ' if scaled else ''}{row.arm} − {row.rival}{f' [{row.family}]' if several and not scaled else ''}"
-        for row in shown
-    ]
+    labels = _labels(shown, scaled)
     drawn = [row.n >= FEWEST_FOR_INTERVAL for row in shown]
     points = Points(
         "paired difference",
@@ -117,12 +114,13 @@ def _forest(rows: Sequence[Comparison], units: dict[str, str]) -> Figure:
         [Style(_INKS.get(row.shown, PLAIN)) for row in shown],
         [f"{_difference(row)} {row.shown}" for row in shown],
     )
-    unit = "half widths of the 95 % interval" if scaled else f"test {units.get(shown[0].task, 'metric')}"
-    points, axis = without_far(points, f"improvement, in {unit}; right is better")
+    unit = "half widths" if scaled else f"test {units.get(shown[0].task, 'metric')}"
+    points, axis = without_far(points, f"improvement in {unit}; right is better")
     more = f"; the first {LARGEST} of {len(rows)}" if len(rows) > LARGEST else ""
     seeds = sorted({row.n for row in shown})
     count = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     band = "95 % t-interval" if any(drawn) else "too few for intervals"
+    band += " (its half width is 1); the table below names the rivals" if scaled else ""
     title = "Every comparison at once" if scaled else f"{shown[0].task}: every comparison at once"
     return Figure(
         "opening",
@@ -134,6 +132,18 @@ def _forest(rows: Sequence[Comparison], units: dict[str, str]) -> Figure:
         reference=0.0,
         rows=len(labels),
     )
+
+
+def _labels(rows: Sequence[Comparison], scaled: bool) -> list[str]:
+    """A name of its own for each row: by the task where there are several, else by the rival.
+
+    With the base where two share a name, with a number where the same was asked twice.
+    """
+    names = [f"{row.task}: {row.arm}" if scaled else f"{row.arm} − {row.rival}" for row in rows]
+    shared = Counter(names)
+    names = [f"{name} [{row.family.partition('_')[0]}]" if shared[name] > 1 else name for name, row in zip(names, rows)]
+    before = [names[:place].count(name) for place, name in enumerate(names)]
+    return [f"{name} ({1 + count})" if count else name for name, count in zip(names, before)]
 
 
 def terms_of(labels: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:

@@ -204,7 +204,7 @@ def arm_table(outcome: Outcome, name: str = "") -> Table:
 
 
 def _arm_notes(arm: ArmResult, epochs: int) -> str:
-    tied = f"{arm.tied} points tie" if arm.tied > 1 else ""
+    tied = f"{arm.tied} points share the best value" if arm.tied > 1 else ""
     longer = f"{arm.epochs} epochs" if arm.epochs != epochs else ""
     return "; ".join(filter(None, (arm.note, tied, longer)))
 
