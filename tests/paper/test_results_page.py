@@ -23,8 +23,8 @@ from critgrad.paper.results_page.claims import CLAIMS, verdicts
 from critgrad.paper.results_page.damped import damped, damped_page, rank_correlation
 from critgrad.paper.results_page.figures import best_by_rate, tuning_runs
 from critgrad.paper.results_page.findings import Books, Findings, Study, gather
-from critgrad.paper.results_page.gains import three_gains
 from critgrad.paper.results_page.judged import WORDS, all_judged, families, replaced
+from critgrad.paper.results_page.nine_tasks import three_gains
 from critgrad.paper.results_page.rules import HOLDS, NOT_SEEN, NOT_TESTED, UNTUNED
 from critgrad.paper.results_page.searches import _on_fresh_seeds, found_searches
 from critgrad.paper.results_page.studies import _far_from_trained, _outcome

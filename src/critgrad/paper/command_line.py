@@ -253,9 +253,9 @@ def analyze(args: Namespace, **of_batch: Any) -> int:
     from .tables import print_analysis, print_decomposition
 
     if args.name == "decompose":
-        from .analyses.decompose import decompose
+        from .protocol.announced import AnnouncedSource
 
-        print_decomposition(decompose(args.ledger, args.task or "digits-mlp"))
+        print_decomposition(AnnouncedSource(args.ledger).decomposition(args.task or "digits-mlp"))
         return 0
     options = Options(args.seeds, pairs(args.set, "--set"), args.engine or "single", args.optimizer, args.lines)
     with Ledger.open(args.ledger, write=True, create=True) as book, shown(args.name) as on_event:

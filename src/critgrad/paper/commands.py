@@ -20,7 +20,7 @@ from critgrad.lab.train.loop import OnEpoch, OnStep, train
 from critgrad.lab.train.optimizers import recipe_of
 
 from .protocol import Registration, chosen_hyper, fair, find, paper_best, paper_grid, registered
-from .protocol.families import FAMILIES
+from .protocol.arms import FAMILIES
 from .protocol.tracks import Fair, PaperTrack
 from .search import file as search_file
 

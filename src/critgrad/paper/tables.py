@@ -8,13 +8,13 @@ from typing import Any
 from critgrad.lab.report.panels import PanelArm
 from critgrad.lab.report.table import Table
 from critgrad.lab.screen.console import coloured, say, show, table, width
-from critgrad.lab.stats import Comparison, Interval
+from critgrad.lab.stats import Comparison
 from critgrad.lab.words import interval_text, listed
 
-from .protocol.records import Decomposition, Outcome
+from .protocol.records import Decomposition, Outcome, interval_of
 from .protocol.tracks import Found
 from .report.analysis_figures import DRAW
-from .report.verdict_tables import arm_table, comparison_table
+from .report.verdict_tables import arm_table, comparison_table, decomposition_table
 from .search import Standings
 from .search.standings import HEADS, cells, confirmed_text
 
@@ -23,7 +23,7 @@ COLOURS = {"better": "green", "worse": "red"}
 
 def difference_text(found: Comparison) -> str:
     """A paired difference; positive is better."""
-    return interval_text(Interval(found.difference, found.low, found.high, found.n), "+")
+    return interval_text(interval_of(found), "+")
 
 
 def verdict_text(found: Comparison) -> str:
@@ -132,17 +132,7 @@ def print_paper(found: Sequence[Found], label: str) -> None:
 
 def print_decomposition(found: Sequence[Decomposition]) -> None:
     """What a memory's difference to its base is made of."""
-    made = table(None, "arm", "effect", "from", "difference", right=("difference",))
-    for part in found:
-        for term in part.terms:
-            made.add_row(
-                f"{part.family}_{part.arm}",
-                term.effect,
-                f"{term.minuend} - {term.subtrahend}",
-                interval_text(term.difference, "+"),
-            )
-        made.add_row(f"{part.family}_{part.arm}", coloured("total", "bold"), "", interval_text(part.total, "+"))
-    made.put()
+    put(decomposition_table("", found), title="")
 
 
 def print_standings(found: Standings, chosen: Sequence[str] | None) -> None:

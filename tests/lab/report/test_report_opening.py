@@ -8,6 +8,7 @@ from report_helpers import data_of
 from critgrad.lab.stats import Pair, judge
 from critgrad.paper.protocol import ARMS
 from critgrad.paper.protocol.announced import AnnouncedSource
+from critgrad.paper.report.opening import _labels
 from critgrad.paper.report.sections import build
 from critgrad.paper.report.verdict_tables import tally
 
@@ -40,3 +41,17 @@ def test_nothing_is_won_or_lost_where_nothing_can_be_tested(seeds, shown):
     (row,) = judge([Pair("t", "f", "a", "b", values, [0.0] * seeds)])
     assert row.shown == shown
     assert ("better" in tally([row])) == (shown == "better")
+
+
+def test_each_row_of_the_opening_figure_has_a_name_of_its_own():
+    def row(task, family, rival):
+        return judge([Pair(task, family, "Nesterov_F", rival, [1.0, 2.0], [0.0, 0.0], primary=True)])[0]
+
+    one, other = row("digits-mlp", "SGD_F-rival", "Nesterov"), row("digits-mlp", "SGDM_F-rival", "Nesterov")
+    assert _labels([one, row("mnist-mlp", "SGD_F-rival", "SGD")], True) == [
+        "digits-mlp: Nesterov_F",
+        "mnist-mlp: Nesterov_F",
+    ]
+    both = ["Nesterov_F − Nesterov [SGD]", "Nesterov_F − Nesterov [SGDM]"]
+    assert _labels([one, other], False) == both
+    assert _labels([one, other, one], False) == [*both, f"{both[0]} (2)"]

@@ -16,6 +16,7 @@ from critgrad.lab.tasks import task_of
 from critgrad.lab.train.bank import run_bank
 from critgrad.lab.train.loop import train
 from critgrad.paper.protocol import (
+    ARMS,
     Fair,
     Outcome,
     chosen_hyper,
@@ -28,7 +29,6 @@ from critgrad.paper.protocol import (
     write_defaults,
 )
 from critgrad.paper.protocol.confirm import confirmation
-from critgrad.paper.protocol.outcome import EFFECTS
 from critgrad.paper.protocol.registration import Registration, from_dict
 from critgrad.paper.protocol.rungs import Rung
 
@@ -73,7 +73,7 @@ def test_learning_rates_lie_close_together_where_nothing_was_run_before_that_was
 
 
 def test_penn_treebank_has_all_arms_of_the_decomposition() -> None:
-    needed = {name for effects in EFFECTS.values() for _, a, b in effects for name in (a, b)}
+    needed = {name for arm in ARMS.values() for _, a, b in arm.effects for name in (a, b)}
     assert needed <= set(find("ptb-lstm@b420").arms)
 
 

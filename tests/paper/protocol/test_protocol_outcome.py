@@ -13,8 +13,7 @@ from critgrad.lab.ledger.ranking import ranking
 from critgrad.lab.ledger.reach import reach
 from critgrad.lab.run.spec import Trial
 from critgrad.paper.protocol.defaults import chosen_hyper, load_defaults, write_defaults
-from critgrad.paper.protocol.outcome import tables
-from critgrad.paper.protocol.suite import suite, suite_table
+from critgrad.paper.protocol.outcome import suite, suite_table, tables
 from critgrad.paper.protocol.tracks import Fair
 
 

@@ -239,22 +239,9 @@ def test_other_tasks_of_the_file_are_not_part_of_a_tasks_hash(toy):
     assert from_dict("toy-search", "toy", changed(trials=9)).hash != toy.search.hash
 
 
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        ({"confirm_seeds": [13, 20]}, r"Invalid confirm_seeds.*\[13\], expected fresh ones"),
-        ({"race": [{"seeds": 4, "keep": 2}]}, "Invalid rung"),
-        ({"race": [{"seeds": 1, "keep": 9}]}, "Invalid rung"),
-        ({"direction": "up"}, "Invalid direction.*expected max or min"),
-        ({"lr": {"Adam": AXIS}}, "Invalid family of base.*SGDM"),
-        ({"arms": [*VALUES["arms"], VALUES["arms"][0]]}, "Invalid arms.*different names"),
-        ({"format": 2}, "Invalid format"),
-        ({"confirm": {"keep": 1, "against": ["rival"]}}, "Invalid against"),
-    ],
-)
-def test_a_bad_file_is_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        from_dict("toy-search", "toy", changed(**changes))
+def test_a_file_of_another_format_is_refused():
+    with pytest.raises(ValueError, match="Invalid format"):
+        from_dict("toy-search", "toy", changed(format=2))
 
 
 # -- the search that is committed --------------------------------------------------------------------------------------

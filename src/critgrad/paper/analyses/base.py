@@ -6,7 +6,7 @@ then the rows are collected. Figures and terminal tables are drawn from what ``c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,18 +41,27 @@ class Options:
             recipe_of(self.optimizer)
 
 
+Trials = Callable[[str, Options], list[Planned]]
+Collect = Callable[[str, Sequence[Row]], dict[str, Any]]
+
+
 @dataclass(frozen=True)
 class Analysis:
-    """One of ``critgrad analyze``'s names."""
+    """One of ``critgrad analyze``'s names, and how its section of a page begins."""
 
     name: str
-    summary: str
-    tasks: tuple[str, ...]  # where the paper (or we) look; the first is the default
-    trials: Callable[[str, Options], list[Planned]]
-    collect: Callable[[str, Sequence[Row]], dict[str, Any]]
+    title: str
+    intro: str
+    tasks: Sequence[str]  # where the paper (or we) look; the first is the default
+    trials: Trials = lambda task, options: []
+    collect: Collect = lambda task, rows: {}
     # Measured in this process instead of by trials (bytes per parameter).
     measure: Callable[[str], dict[str, Any]] | None = None
     timed: bool = False  # its numbers are times: one run after the other, unless told otherwise
+    varied: Sequence[str] = ()  # settings that it varies on purpose; runs that differ in others are no one figure
+    of_one_optimizer: bool = (
+        False  # and those of different optimizers, or of other options than the memory's size and decay
+    )
 
     @property
     def purpose(self) -> str:
@@ -73,23 +82,30 @@ class Analysis:
         return ledger.rows(task=task, purpose=self.purpose)
 
 
+Arm = tuple[str, str, Mapping[str, Any], Mapping[str, Any]]  # its name, the optimizer, its options, the task's settings
+
+
 def planned(
-    analysis: str,
-    task: str,
-    optimizer: str,
-    hyper: Mapping[str, Any],
-    options: Options,
-    *,
-    arm: str,
-    probe: tuple[str, ...] = (),
-    settings: Mapping[str, Any] | None = None,
+    analysis: str, task: str, options: Options, arms: Iterable[Arm], probe: tuple[str, ...] = ()
 ) -> list[Planned]:
-    """One arm of an analysis: a trial for each seed."""
-    role = Role("analysis", recipe_of(optimizer).family, arm, f"analysis:{analysis}")
-    merged = {**options.settings, **(settings or {})}
+    """For each arm of an analysis a trial for each seed."""
+    seeds = range(FIRST_SEED, FIRST_SEED + options.seeds)
+    out = []
+    for arm, optimizer, hyper, settings in arms:
+        role = Role("analysis", recipe_of(optimizer).family, arm, f"analysis:{analysis}")
+        merged = {**options.settings, **settings}
+        out += [
+            Planned(Trial(task, optimizer, _of_run(hyper, seed), seed, merged, options.engine, probe), (role,))
+            for seed in seeds
+        ]
+    return out
+
+
+def grid(task: str, optimizer: str, cells: Iterable[tuple[int, float]]) -> list[Arm]:
+    """An arm for each (topC, decay)."""
     return [
-        Planned(Trial(task, optimizer, _of_run(hyper, seed), seed, merged, options.engine, probe), (role,))
-        for seed in range(FIRST_SEED, FIRST_SEED + options.seeds)
+        (f"topC={topC}, decay={decay:g}", optimizer, tuned(task, optimizer, topC=topC, decay=decay), {})
+        for topC, decay in cells
     ]
 
 

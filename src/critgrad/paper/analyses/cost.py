@@ -14,35 +14,25 @@ from critgrad.lab.run.spec import Trial
 from critgrad.lab.train.optimizers import OPTIMIZERS, build
 
 from ..protocol.paper_values import RUN_TIMES
-from .base import Analysis, Options, by_arm, planned, tuned
+from .base import Options, by_arm, planned, tuned
 
 TOPCS = (0, 5, 10, 20, 50, 100)
 
 
-def _runtime_trials(task: str, options: Options) -> list[Planned]:
+def runtime_trials(task: str, options: Options) -> list[Planned]:
     if options.engine != "single":
         raise LabError("Invalid engine for runtime: 'bank', expected 'single' (bank rows carry no times)")
     if options.optimizer not in (None, "Adam", "Adam_C"):
         raise LabError(f"Invalid optimizer for runtime: {options.optimizer!r}, the paper's table has Adam and Adam_C")
     # The first epoch loads, compiles and warms up: the second is the one that is timed. Seeds are repeats, and go
     # outermost, so that a slow minute of the machine hits every topC alike.
-    found = [
-        item
-        for topC in TOPCS
-        for item in planned(
-            "runtime",
-            task,
-            "Adam" if topC == 0 else "Adam_C",
-            tuned(task, "Adam" if topC == 0 else "Adam_C", **({"topC": topC} if topC else {})),
-            options,
-            arm=f"topC={topC}",
-            settings={"epochs": 2},
-        )
-    ]
+    named = [("Adam_C", {"topC": topC}) if topC else ("Adam", {}) for topC in TOPCS]
+    arms = [(f"topC={topC}", name, tuned(task, name, **of), {"epochs": 2}) for topC, (name, of) in zip(TOPCS, named)]
+    found = planned("runtime", task, options, arms)
     return sorted(found, key=lambda item: item.trial.seed)
 
 
-def _runtime(task: str, rows: Sequence[Row]) -> dict[str, Any]:
+def runtime(task: str, rows: Sequence[Row]) -> dict[str, Any]:
     """Median step and epoch times for each topC, their ratio to the base, and the paper's row beside them."""
     points: list[dict[str, Any]] = []
     for arm, members in by_arm(rows, "runtime").items():
@@ -73,7 +63,7 @@ def _epoch_seconds(row: Row) -> float:
     return float(clock[-1] - clock[-2]) if len(clock) > 1 else float(row.summary["train_seconds"])
 
 
-def _bytes_per_parameter(task: str) -> dict[str, Any]:
+def bytes_per_parameter(task: str) -> dict[str, Any]:
     """State of each optimizer after a few steps, in bytes per parameter (fp32 parameters of 4 bytes not counted)."""
     size = 65_536  # enough for the tables of a memory to be small change
     gradients = torch.Generator().manual_seed(0)  # the process's own generator is none of our business
@@ -94,29 +84,3 @@ def _bytes_per_parameter(task: str) -> dict[str, Any]:
             held = sum(value.nbytes for value in optimizer.state[weight].values() if isinstance(value, torch.Tensor))
             rows.append({"label": label, "optimizer": recipe.name, "bytes": held / size})
     return {"task": task, "parameters": size, "rows": sorted(rows, key=lambda row: row["bytes"])}
-
-
-def _no_trials(task: str, options: Options) -> list[Planned]:
-    return []
-
-
-def _no_rows(task: str, rows: Sequence[Row]) -> dict[str, Any]:
-    return {}
-
-
-RUNTIME = Analysis(
-    "runtime",
-    "time per step and epoch for Adam with topC 0 to 100, beside the paper's table",
-    tuple(RUN_TIMES),
-    _runtime_trials,
-    _runtime,
-    timed=True,
-)
-SPECTRUM = Analysis(
-    "spectrum",
-    "bytes of state per parameter of every optimizer",
-    ("digits-mlp",),
-    _no_trials,
-    _no_rows,
-    measure=_bytes_per_parameter,
-)

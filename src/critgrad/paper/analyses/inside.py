@@ -3,38 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from critgrad.lab.ledger import Planned, Row
 
-from .base import Analysis, Options, planned, tuned, with_memory
+from .base import Arm, Options, grid, planned, tuned, with_memory
 
 STALENESS_TOPC = (5, 10, 20)
 STALENESS_DECAY = (0.7, 0.9, 0.95, 0.99)
 NORMS_TOPC = (5, 10, 20, 50, 100)
 
 
-def _staleness_trials(task: str, options: Options) -> list[Planned]:
+def staleness_trials(task: str, options: Options) -> list[Planned]:
     optimizer = with_memory("staleness", options.optimizer or "Adam_C")
-    return [
-        item
-        for topC in STALENESS_TOPC
-        for decay in STALENESS_DECAY
-        for item in planned(
-            "staleness",
-            task,
-            optimizer,
-            tuned(task, optimizer, topC=topC, decay=decay),
-            options,
-            arm=f"topC={topC}, decay={decay:g}",
-            probe=("memory",),
-        )
-    ]
+    cells = product(STALENESS_TOPC, STALENESS_DECAY)
+    return planned("staleness", task, options, grid(task, optimizer, cells), probe=("memory",))
 
 
-def _staleness(task: str, rows: Sequence[Row]) -> dict[str, Any]:
+def staleness(task: str, rows: Sequence[Row]) -> dict[str, Any]:
     """Histograms of the ages at the end of every epoch, over all epochs and seeds, for each topC and decay."""
     cells: dict[tuple[int, float], list[np.ndarray]] = {}
     for row in rows:
@@ -61,24 +50,13 @@ def _staleness(task: str, rows: Sequence[Row]) -> dict[str, Any]:
     return {"task": task, "cells": out}
 
 
-def _norms_trials(task: str, options: Options) -> list[Planned]:
+def norms_trials(task: str, options: Options) -> list[Planned]:
     optimizer = with_memory("gt-vs-gc", options.optimizer or "Adam_C")
-    return [
-        item
-        for topC in NORMS_TOPC
-        for item in planned(
-            "gt-vs-gc",
-            task,
-            optimizer,
-            tuned(task, optimizer, topC=topC),
-            options,
-            arm=f"topC={topC}",
-            probe=("memory",),
-        )
-    ]
+    arms: list[Arm] = [(f"topC={topC}", optimizer, tuned(task, optimizer, topC=topC), {}) for topC in NORMS_TOPC]
+    return planned("gt-vs-gc", task, options, arms, probe=("memory",))
 
 
-def _norms(task: str, rows: Sequence[Row]) -> dict[str, Any]:
+def norms(task: str, rows: Sequence[Row]) -> dict[str, Any]:
     """Mean of the stored gradients' norms, and the norm of g_t, at the end of each epoch: means over seeds."""
     lines = []
     for topC in sorted({row.trial.hyper["topC"] for row in rows}):
@@ -106,18 +84,15 @@ def _median(values: np.ndarray) -> float:
     return float(np.median(known)) if known.size else float("nan")
 
 
-def _damping_trials(task: str, options: Options) -> list[Planned]:
+def damping_trials(task: str, options: Options) -> list[Planned]:
     names: tuple[str, ...] = ("SGD_F", "SGDM_F", "RMSprop_F", "Adam_F")
     if options.optimizer:
         names = (with_memory("damping", options.optimizer, ("F",)),)
-    return [
-        item
-        for name in names
-        for item in planned("damping", task, name, tuned(task, name), options, arm=name, probe=("damping", "memory"))
-    ]
+    arms: list[Arm] = [(name, name, tuned(task, name), {}) for name in names]
+    return planned("damping", task, options, arms, probe=("damping", "memory"))
 
 
-def _damping(task: str, rows: Sequence[Row]) -> dict[str, Any]:
+def damping(task: str, rows: Sequence[Row]) -> dict[str, Any]:
     """Share of the gradient in the memory's span, |d| / |g|, and the Gram matrix's spectrum, over training."""
     lines = []
     for name in dict.fromkeys(row.trial.optimizer for row in rows):
@@ -141,26 +116,3 @@ def _damping(task: str, rows: Sequence[Row]) -> dict[str, Any]:
             }
         )
     return {"task": task, "lines": lines}
-
-
-STALENESS = Analysis(
-    "staleness",
-    "ages of the stored gradients, for topC 5/10/20 and decay .7/.9/.95/.99",
-    ("mnist-mlp", "mnist-logreg"),
-    _staleness_trials,
-    _staleness,
-)
-GT_VS_GC = Analysis(
-    "gt-vs-gc",
-    "norm of the stored gradients against that of the current one, per epoch",
-    ("cifar10-convnet", "cifar100-convnet", "snli-lstm", "ptb-lstm", "multiwoz-roberta"),
-    _norms_trials,
-    _norms,
-)
-DAMPING = Analysis(
-    "damping",
-    "what damping does: share of the gradient in the memory's span, |d| / |g|, the Gram matrix's spectrum",
-    ("digits-mlp", "cifar10-convnet", "ptb-lstm"),
-    _damping_trials,
-    _damping,
-)

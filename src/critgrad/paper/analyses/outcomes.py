@@ -13,8 +13,8 @@ from critgrad.lab.stats import mean_interval
 from critgrad.lab.tasks import task_of
 from critgrad.lab.train.optimizers import OPTIMIZERS, recipe_of
 
-from ..protocol.families import FAMILIES, PAPER
-from .base import Analysis, Options, by_arm, planned, tuned, with_memory
+from ..protocol.arms import FAMILIES, PAPER
+from .base import Arm, Options, by_arm, grid, planned, tuned, with_memory
 
 DECAYS = (0.0, 0.5, 0.7, 0.9, 0.95, 0.99, 1.0)
 TOPCS = (2, 5, 10, 20, 50, 100)
@@ -50,24 +50,13 @@ def _outcome(members: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _sensitivity_trials(task: str, options: Options) -> list[Planned]:
+def sensitivity_trials(task: str, options: Options) -> list[Planned]:
     optimizer = with_memory("sensitivity", options.optimizer or "Adam_C")
     cells = [(topC, decay) for topC in TOPCS for decay in DECAYS]
     if options.lines:
         at = _chosen(task, optimizer)
         cells = [(at["topC"], decay) for decay in DECAYS] + [(topC, at["decay"]) for topC in TOPCS]
-    return [
-        item
-        for topC, decay in dict.fromkeys(cells)
-        for item in planned(
-            "sensitivity",
-            task,
-            optimizer,
-            tuned(task, optimizer, topC=topC, decay=decay),
-            options,
-            arm=f"topC={topC}, decay={decay:g}",
-        )
-    ]
+    return planned("sensitivity", task, options, grid(task, optimizer, dict.fromkeys(cells)))
 
 
 def _chosen(task: str, optimizer: str | None) -> dict[str, Any]:
@@ -78,7 +67,7 @@ def _chosen(task: str, optimizer: str | None) -> dict[str, Any]:
     return {"topC": chosen["topC"], "decay": chosen["decay"]}
 
 
-def _sensitivity(task: str, rows: Sequence[Row]) -> dict[str, Any]:
+def sensitivity(task: str, rows: Sequence[Row]) -> dict[str, Any]:
     """The outcome in each cell of topC x decay; its row and column at the chosen values are the paper's two figures."""
     cells = [
         {"topC": members[0].trial.hyper["topC"], "decay": members[0].trial.hyper["decay"], **_outcome(members)}
@@ -95,7 +84,7 @@ def _sensitivity(task: str, rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _ablation_trials(task: str, options: Options) -> list[Planned]:
+def ablation_trials(task: str, options: Options) -> list[Planned]:
     found: dict[str, Planned] = {}
     for study, variants in ABLATIONS.items():
         bases = [f"{family}_C" for family in FAMILIES] if study == "aggregation" else ["Adam_C", "SGD_C"]
@@ -103,13 +92,15 @@ def _ablation_trials(task: str, options: Options) -> list[Planned]:
             # A damping memory has one way to be used; what it holds can be varied all the same.
             recipe = recipe_of(with_memory("ablation", options.optimizer))
             bases = [] if study == "aggregation" and recipe.role == "F" else [recipe.name]
-        for optimizer in bases:
-            for name, change in variants:
-                arm = f"{study}: {optimizer} {name}"
-                for item in planned("ablation", task, optimizer, tuned(task, optimizer, **change), options, arm=arm):
-                    # KotH stands in two studies: one run, two roles.
-                    known = found.get(item.trial.key)
-                    found[item.trial.key] = Planned(item.trial, (*(known.roles if known else ()), *item.roles))
+        arms: list[Arm] = [
+            (f"{study}: {optimizer} {name}", optimizer, tuned(task, optimizer, **change), {})
+            for optimizer in bases
+            for name, change in variants
+        ]
+        for item in planned("ablation", task, options, arms):
+            # KotH stands in two studies: one run, two roles.
+            known = found.get(item.trial.key)
+            found[item.trial.key] = Planned(item.trial, (*(known.roles if known else ()), *item.roles))
     return list(found.values())
 
 
@@ -123,7 +114,7 @@ def default_aggregation(optimizer: str) -> str:
     return str(made.param_groups[0]["aggr"])
 
 
-def _ablation(task: str, rows: Sequence[Row]) -> dict[str, Any]:
+def ablation(task: str, rows: Sequence[Row]) -> dict[str, Any]:
     """The outcome of every variant, by study and optimizer, with its paired difference to the default variant."""
     arms = by_arm(rows, "ablation")
     metric = task_of(task).metric
@@ -157,25 +148,19 @@ def _place(optimizer: str) -> int:
     return PAPER.index(optimizer) if optimizer in PAPER else len(PAPER) + list(OPTIMIZERS).index(optimizer)
 
 
-def _noise_trials(task: str, options: Options) -> list[Planned]:
-    return [
-        item
+def noise_trials(task: str, options: Options) -> list[Planned]:
+    # The appendix fixes these for all optimizers.
+    hyper = {"lr": 1e-3}, {"lr": 1e-3, "topC": 5, "decay": 0.5}
+    names = [options.optimizer] if options.optimizer else PAPER
+    arms = [
+        (f"{name} flip_y={flip:g}", name, hyper[recipe_of(name).has_memory], {"flip_y": flip})
         for flip in FLIPS
-        for optimizer in ([options.optimizer] if options.optimizer else PAPER)
-        for item in planned(
-            "noise",
-            task,
-            optimizer,
-            # The appendix fixes these for all optimizers.
-            {"lr": 1e-3, **({"topC": 5, "decay": 0.5} if recipe_of(optimizer).has_memory else {})},
-            options,
-            arm=f"{optimizer} flip_y={flip:g}",
-            settings={"flip_y": flip},
-        )
+        for name in names
     ]
+    return planned("noise", task, options, arms)
 
 
-def _noise(task: str, rows: Sequence[Row]) -> dict[str, Any]:
+def noise(task: str, rows: Sequence[Row]) -> dict[str, Any]:
     """Accuracy against the share of flipped labels, for each optimizer."""
     lines: dict[str, list[dict[str, Any]]] = {}
     for members in by_arm(rows, "noise").values():
@@ -190,19 +175,14 @@ def _noise(task: str, rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _convex_trials(task: str, options: Options) -> list[Planned]:
+def convex_trials(task: str, options: Options) -> list[Planned]:
     # The paper's figure has 25 epochs, MNIST's other tables 10. @convex is the same training, judged by its loss.
     settings = {"epochs": 25} if task == "mnist-logreg" and "epochs" not in options.settings else {}
-    return [
-        item
-        for optimizer in ([options.optimizer] if options.optimizer else PAPER)
-        for item in planned(
-            "convex", task, optimizer, tuned(task, optimizer), options, arm=optimizer, settings=settings
-        )
-    ]
+    names = [options.optimizer] if options.optimizer else PAPER
+    return planned("convex", task, options, [(name, name, tuned(task, name), settings) for name in names])
 
 
-def _convex(task: str, rows: Sequence[Row]) -> dict[str, Any]:
+def convex(task: str, rows: Sequence[Row]) -> dict[str, Any]:
     """Training loss over the epochs. An optimizer whose runs have all diverged has no line: ``lost`` names it."""
     lines, lost = [], []
     for optimizer, members in sorted(by_arm(rows, "convex").items(), key=lambda item: _place(item[0])):
@@ -222,27 +202,3 @@ def _convex(task: str, rows: Sequence[Row]) -> dict[str, Any]:
             }
         )
     return {"task": task, "lines": lines, "lost": lost}
-
-
-SENSITIVITY = Analysis(
-    "sensitivity",
-    "the outcome for decay 0 to 1 and topC 2 to 100",
-    ("mnist-mlp", "cifar10-convnet", "snli-lstm", "cifar100-convnet", "ptb-lstm", "wikitext2-lstm", "multiwoz-bilstm"),
-    _sensitivity_trials,
-    _sensitivity,
-)
-ABLATION = Analysis(
-    "ablation",
-    "selection, replacement and aggregation varied one at a time",
-    ("cifar10-convnet", "ptb-lstm"),
-    _ablation_trials,
-    _ablation,
-)
-NOISE = Analysis("noise", "accuracy with 0 to 100 % of the labels flipped", ("noise-logreg",), _noise_trials, _noise)
-CONVEX = Analysis(
-    "convex",
-    "training loss of the convex tasks",
-    ("covtype-logreg", "rcv1-logreg", "mnist-logreg@convex", "reuters-logreg"),
-    _convex_trials,
-    _convex,
-)

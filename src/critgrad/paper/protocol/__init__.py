@@ -4,13 +4,11 @@ A track is a pure function of the ledger. ``fair("digits-mlp").plan(ledger)`` gi
 ``tables(ledger, registration)`` what the finished ones say.
 """
 
-from .arms import ARMS, FairArm
+from .arms import ARMS, FAMILIES, PAPER, FairArm
 from .defaults import Defaults, chosen_hyper, load_defaults, write_defaults
-from .families import FAMILIES, PAPER
-from .outcome import tables
+from .outcome import SuiteRow, suite, suite_table, tables
 from .records import ArmResult, Decomposition, Outcome
 from .registration import Registration, find, load, registered
-from .suite import SuiteRow, suite, suite_table
 from .tracks import Fair, PaperTrack, Track, fair, paper_best, paper_grid
 
 __all__ = [

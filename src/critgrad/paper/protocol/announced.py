@@ -6,9 +6,12 @@ import json
 from contextlib import suppress
 from functools import cached_property
 
+from critgrad.lab.errors import LabError
 from critgrad.lab.ledger.committed import document_name
 from critgrad.lab.ledger.source import Source
 
+from .outcome import tables
+from .records import Decomposition
 from .registration import Registration, find, from_dict, registered
 
 _PREFIX = document_name("")
@@ -34,3 +37,16 @@ class AnnouncedSource(Source):
                 known.setdefault(plan.hash, plan)
         lost = {value: len(self.by_registration[value]) for value in wanted if value not in known}
         return [known[value] for value in wanted if value in known], lost
+
+    def decomposition(self, task: str) -> tuple[Decomposition, ...]:
+        """How much of a difference is step size, delay, kernel shape, selection, from the derived arms that are here.
+
+        Where there are several experiments of the task, the one that the task's file announces comes first.
+        """
+        announced = find(task).hash if task in registered() else None
+        plans = [plan for plan in self.registrations[0] if plan.task == task]
+        for plan in sorted(plans, key=lambda plan: plan.hash != announced):
+            if found := tables(self, plan).decompositions:
+                return found
+        needs = f"it needs the derived arms of `critgrad sweep {task} --track fair`"
+        raise LabError(f"No decomposition of {task!r} in {self.path}: {needs}")

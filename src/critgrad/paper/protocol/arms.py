@@ -1,13 +1,16 @@
 """The arms of a fair experiment: what is tuned, and what is derived from a tuned memory to tell its effects apart.
 
 A tuned arm has an optimizer and axes to search in each family; all get the same number of trials. A derived arm has no
-tuning of its own: ``derived.py`` computes it from a memory arm's selected point.
+tuning of its own: ``derived.py`` computes it from a memory arm's selected point. All of them stand in ``values/arms.json``; the
+two families of SGD search momentum .9 in one and the same way: same points, same runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from critgrad.lab.spaces import Axis, Point
@@ -15,8 +18,10 @@ from critgrad.lab.spaces import Axis, Point
 if TYPE_CHECKING:
     from .registration import Registration
 
-# The paper's aggregation for each base.
-AGGREGATION = {"SGD": "sum", "SGDM": "sum", "RMSprop": "mean", "Adam": "mean"}
+# The paper's optimizers, in the order of its tables, and their bases.
+PAPER = ("Adam", "Adam_C", "RMSprop", "RMSprop_C", "SGDM", "SGDM_C", "SGD", "SGD_C")
+FAMILIES = ("SGD", "SGDM", "RMSprop", "Adam")
+Pairs = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -25,8 +30,8 @@ class ArmSearch:
 
     optimizer: str
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    axes: tuple[tuple[str, str], ...] = ()
-    optional: tuple[tuple[str, str], ...] = ()  # searched where the registration has them, else as fixed
+    axes: Pairs = ()
+    optional: Pairs = ()  # searched where the registration has them, else as fixed
 
     def space(self, registration: Registration, family: str) -> dict[str, Axis]:
         """Its axes, learning rate first."""
@@ -52,6 +57,9 @@ class FairArm:
     search: Mapping[str, ArmSearch] = field(default_factory=dict)  # by family; empty for a derived arm
     needs: tuple[str, ...] = ()  # arms whose selected points a derived arm is computed from
     labels: Mapping[str, str] = field(default_factory=dict)  # by family
+    against: tuple[str, ...] = ()  # what it is held against beside the base: its own controls and the other optimizers
+    # What its difference to the base is made of, as (effect, minuend, subtrahend); they add up to the whole.
+    effects: tuple[tuple[str, str, str], ...] = ()
 
     @property
     def tuned(self) -> bool:
@@ -67,115 +75,22 @@ class FairArm:
         return family in self.search if self.tuned else True
 
 
-_BASE = {
-    "SGD": ArmSearch("SGD"),
-    "SGDM": ArmSearch("SGDM", {"momentum": 0.9}),
-    "RMSprop": ArmSearch("RMSprop"),
-    "Adam": ArmSearch("Adam"),
-}
-# SGD with momentum is one and the same search for both SGD families: same points, same runs.
-_NESTEROV = ArmSearch("Nesterov", {"momentum": 0.9})
-_HEAVY_BALL = ArmSearch("SGDM", {}, (("momentum", "momentum"),))
-_AGGMO = ArmSearch("AggMo")
-_C_AXES = (("C", "topC"), ("C", "decay"))
-_F_AXES = (("F", "topC"), ("F", "decay"), ("F", "rho"))
-_AGGR = (("C", "aggr"),)
-_DAMPED_NESTEROV = ArmSearch("Nesterov_F", {"momentum": 0.9}, _F_AXES)
-_BY_TENSOR = ArmSearch("Nesterov_F", {"momentum": 0.9, "scope": "tensor"}, _F_AXES)
+def _pairs(names: Iterable[str]) -> Pairs:
+    """``["C.topC"]`` as (group, name)."""
+    return tuple((group, axis) for group, _, axis in (name.partition(".") for name in names))
 
 
-def _memory(role: str, axes: tuple[tuple[str, str], ...], **fixed: Any) -> dict[str, ArmSearch]:
-    """The family's memory optimizer, with the base's own fixed values."""
-    out = {}
-    for family, base in _BASE.items():
-        own = {"aggr": AGGREGATION[family]} if role == "C" else {}
-        out[family] = ArmSearch(f"{family}_{role}", {**base.fixed, **own, **fixed}, axes, _AGGR if role == "C" else ())
-    return out
+def _arm(name: str, label: str, summary: str, **more: Any) -> FairArm:
+    """An entry of the file; axes stand with the arm where all families have the same."""
+    axes, optional = more.get("axes", ()), _pairs(more.get("optional", ()))
+    search = {
+        family: ArmSearch(own["optimizer"], own.get("fixed", {}), _pairs(own.get("axes", axes)), optional)
+        for family, own in more.get("search", {}).items()
+    }
+    lists = {entry: tuple(more.get(entry, ())) for entry in ("needs", "against")}
+    effects = tuple((effect, one, other) for effect, one, other in more.get("effects", ()))
+    return FairArm(name, label, summary, search, labels=more.get("labels", {}), effects=effects, **lists)
 
 
-_ARMS = (
-    FairArm("base", "{}", "the base optimizer, learning rate tuned", _BASE),
-    FairArm("C", "{}_C", "the paper's memory: its gradients are added", _memory("C", _C_AXES)),
-    FairArm("F", "{}_F", "the memory damps the directions that it holds", _memory("F", _F_AXES)),
-    FairArm(
-        "rival",
-        "{} momentum .9",
-        "NAdam; Nesterov's momentum; RMSprop with momentum .9",
-        {
-            "SGD": _NESTEROV,
-            "SGDM": _NESTEROV,
-            "RMSprop": ArmSearch("RMSprop", {"momentum": 0.9}),
-            "Adam": ArmSearch("NAdam"),
-        },
-        labels={"SGD": "Nesterov", "SGDM": "Nesterov", "Adam": "NAdam"},
-    ),
-    FairArm(
-        "F-rival",
-        "{}_F momentum .9",
-        "damping on the rival instead of the base",
-        {
-            "SGD": _DAMPED_NESTEROV,
-            "SGDM": _DAMPED_NESTEROV,
-            "RMSprop": ArmSearch("RMSprop_F", {"momentum": 0.9}, _F_AXES),
-            "Adam": ArmSearch("NAdam_F", {}, _F_AXES),
-        },
-        labels={"SGD": "Nesterov_F", "SGDM": "Nesterov_F", "Adam": "NAdam_F"},
-    ),
-    FairArm(
-        "F-tensor",
-        "{}_F momentum .9, by tensor",
-        "damping on the rival, each tensor with a memory of its own",
-        {
-            "SGD": _BY_TENSOR,
-            "SGDM": _BY_TENSOR,
-            "RMSprop": ArmSearch("RMSprop_F", {"momentum": 0.9, "scope": "tensor"}, _F_AXES),
-            "Adam": ArmSearch("NAdam_F", {"scope": "tensor"}, _F_AXES),
-        },
-        labels={"SGD": "Nesterov_F by tensor", "SGDM": "Nesterov_F by tensor", "Adam": "NAdam_F by tensor"},
-    ),
-    FairArm(
-        "momentum",
-        "{} tuned momentum",
-        "momentum (Adam: beta1) tuned beside the learning rate",
-        {
-            "SGD": _HEAVY_BALL,
-            "SGDM": _HEAVY_BALL,
-            "RMSprop": ArmSearch("RMSprop", {}, (("momentum", "momentum"),)),
-            "Adam": ArmSearch("Adam", {}, (("momentum", "beta1"),)),
-        },
-        labels={"SGDM": "SGD tuned momentum", "Adam": "Adam tuned beta1"},
-    ),
-    FairArm("AggMo", "AggMo", "aggregated momentum (0, .9, .99)", {"SGD": _AGGMO, "SGDM": _AGGMO}),
-    FairArm("C-FIFO", "{}_C FIFO", "the same memory of the last gradients", _memory("C", _C_AXES[:1], policy="FIFO")),
-    FairArm(
-        "F-FIFO",
-        "{}_F FIFO",
-        "damping with the last gradients",
-        _memory("F", (("F", "topC"), ("F", "rho")), policy="FIFO"),
-    ),
-    FairArm(
-        "F-random", "{}_F random", "damping with gradients admitted by a coin", _memory("F", _F_AXES, policy="random")
-    ),
-    FairArm(
-        "C-step", "{}, step of _C", "the base with the memory's step size: lr x S, or equal update RMS", needs=("C",)
-    ),
-    FairArm("C-momentum", "{}, delay of _C", "momentum with the memory's gain and measured mean age", needs=("C",)),
-    FairArm("C-yoked", "{}_C yoked", "the memory with another seed's decisions replayed", needs=("C",)),
-    FairArm("C-longer", "{}, time of _C", "the base trained as long as the memory takes", needs=("C", "base")),
-    FairArm("F-step", "{}, step of _F", "the base at the damped step's update RMS", needs=("F",)),
-    FairArm("F-yoked", "{}_F yoked", "damping with another seed's decisions replayed", needs=("F",)),
-    FairArm("F-longer", "{}, time of _F", "the base trained as long as damping takes", needs=("F", "base")),
-    FairArm(
-        "F-rival-longer",
-        "{} momentum .9, time of _F",
-        "the rival trained as long as damping on it takes",
-        needs=("F-rival", "rival"),
-        labels={"SGD": "Nesterov, time of _F", "SGDM": "Nesterov, time of _F", "Adam": "NAdam, time of _F"},
-    ),
-)
-ARMS: dict[str, FairArm] = {arm.name: arm for arm in _ARMS}
-
-
-def base_search(family: str) -> ArmSearch:
-    """The base optimizer of a family."""
-    return _BASE[family]
+_FILE = Path(__file__).parents[1] / "values" / "arms.json"
+ARMS: dict[str, FairArm] = {entry["name"]: _arm(**entry) for entry in json.loads(_FILE.read_text(encoding="utf-8"))}

@@ -21,7 +21,7 @@ from critgrad.lab.ledger.view import RowLike, View
 from critgrad.lab.run.spec import Trial
 from critgrad.lab.spaces import rounded_lr
 
-from .arms import base_search
+from .arms import ARMS
 from .registration import Registration
 from .tuning import Selected
 
@@ -75,7 +75,7 @@ class Bench:
         self.family = family
         self.view = view
         self.selected = selected
-        self.base = base_search(family)
+        self.base = ARMS["base"].search[family]
 
     def probed(self, optimizer: str, hyper: Mapping[str, Any], probe: tuple[str, ...]) -> list[Trial]:
         """Runs on the tuning seeds that record what a control must match."""

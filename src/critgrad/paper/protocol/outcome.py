@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,16 @@ from critgrad.lab.stats import (
     BestSoFar,
     Comparison,
     Pair,
+    SuiteScore,
     choose,
     expected_best,
     judge,
     margin_of,
     mean_interval,
+    normalised,
     paired_difference,
+    suite_difference,
+    suite_score,
 )
 
 from .arms import ARMS
@@ -31,27 +36,6 @@ from .registration import Registration
 from .tracks import Fair, FamilyState
 from .tuning import longest_runs, tuning_trial
 
-# What a memory's difference to its base is made of, as (effect, minuend, subtrahend); each row adds up to the whole.
-EFFECTS: dict[str, tuple[tuple[str, str, str], ...]] = {
-    "C": (
-        ("selection by norm", "C", "C-yoked"),
-        ("kernel shape", "C-yoked", "C-momentum"),
-        ("delay", "C-momentum", "C-step"),
-        ("step size", "C-step", "base"),
-    ),
-    "F": (
-        ("selection by norm", "F", "F-yoked"),
-        ("damping", "F-yoked", "F-step"),
-        ("step size", "F-step", "base"),
-    ),
-}
-# Beside "everything against the base": each memory against its own controls and the other optimizers.
-_AGAINST = {
-    "C": ("rival", "momentum", "AggMo", "C-FIFO", "C-step", "C-momentum", "C-yoked", "C-longer"),
-    "F": ("C", "rival", "momentum", "AggMo", "F-FIFO", "F-random", "F-step", "F-yoked", "F-longer"),
-    "F-rival": ("rival", "momentum", "AggMo", "C", "F", "F-rival-longer"),
-    "F-tensor": ("rival", "momentum", "F", "F-rival", "F-rival-longer"),
-}
 _PER_SEED = ("donor_seed", "seed")  # arguments that differ from run to run of one arm
 
 
@@ -319,7 +303,7 @@ def _best_rival(registration: Registration, state: FamilyState, names: Sequence[
 def _descriptive_pairs(registration: Registration, found: Found, margins: Mapping[str, float]) -> list[Pair]:
     out = []
     for (family, arm), row in found.items():
-        rivals = [*(["base"] if arm != "base" else []), *_AGAINST.get(arm, ())]
+        rivals = [*(["base"] if arm != "base" else []), *ARMS[arm].against]
         there = [found[family, rival] for rival in rivals if (family, rival) in found]
         out += [_pair(registration, row, rival, margins.get(family)) for rival in there]
     return out
@@ -345,7 +329,7 @@ def _decompositions(registration: Registration, found: Found) -> list[Decomposit
     """Only where every arm that a memory's effects need has numbers."""
     out = []
     for family in registration.families:
-        for arm, effects in EFFECTS.items():
+        for arm, effects in ((name, of.effects) for name, of in ARMS.items() if of.effects):
             needed = {name for _, a, b in effects for name in (a, b)}
             if any((family, name) not in found for name in needed):
                 continue
@@ -360,3 +344,46 @@ def _decompositions(registration: Registration, found: Found) -> list[Decomposit
             terms = tuple(Term(effect, a, b, difference(a, b)) for effect, a, b in effects)
             out.append(Decomposition(family, arm, terms, difference(arm, "base")))
     return out
+
+
+# -- several tasks -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SuiteRow:
+    """An arm over the tasks that have it. Scores: 0 is the value before training, 1 the tuned base's mean test value."""
+
+    family: str
+    arm: str
+    label: str
+    tasks: tuple[str, ...]
+    score: SuiteScore  # interquartile mean over tasks and seeds
+    difference: SuiteScore | None  # to the base, seeds paired
+
+
+def suite(outcomes: Iterable[Outcome]) -> list[Comparison]:
+    """The primaries of several tasks, corrected together."""
+    return judged([pair for outcome in outcomes for pair in outcome.pairs])
+
+
+def suite_table(outcomes: Sequence[Outcome]) -> list[SuiteRow]:
+    """Every arm's interquartile mean over the tasks in which both it and its base have numbers."""
+    names = [name for outcome in outcomes for name in ((row.family, row.arm) for row in outcome.arms)]
+    rows = []
+    for family, arm in dict.fromkeys(names):
+        mine: dict[str, Sequence[float]] = {}
+        base: dict[str, Sequence[float]] = {}
+        for outcome in outcomes:
+            found, reference = outcome.arm(family, arm), outcome.arm(family, "base")
+            if found is None or reference is None or outcome.initial is None:
+                continue
+            if outcome.initial == reference.test.mean:
+                continue  # the base has learnt nothing: there is no scale
+            scale = outcome.initial, reference.test.mean
+            mine[outcome.task] = normalised(found.values, *scale).tolist()
+            base[outcome.task] = normalised(reference.values, *scale).tolist()
+        if mine:
+            difference = None if arm == "base" else suite_difference(mine, base)
+            label = ARMS[arm].label_in(family)
+            rows.append(SuiteRow(family, arm, label, tuple(mine), suite_score(mine), difference))
+    return rows

@@ -14,22 +14,8 @@ from typing import Any
 
 from critgrad.lab.errors import LabError
 
-from .arms import AGGREGATION
-from .families import PAPER as OPTIMIZERS
-
-__all__ = [
-    "BEST",
-    "GRID",
-    "OPTIMIZERS",
-    "RUN_TIMES",
-    "Best",
-    "Performance",
-    "at_grid_edge",
-    "best_of",
-    "grid",
-    "name_of",
-    "performance",
-]
+from .arms import ARMS
+from .arms import PAPER as OPTIMIZERS
 
 TWINS: Mapping[str, str] = {"sgd-bilstm": "multiwoz-bilstm"}  # the same on other, whole data
 LRS = (0.1, 0.01, 0.001, 0.0001, 0.00001)
@@ -43,7 +29,7 @@ GRID: dict[str, dict[str, tuple[Any, ...]]] = {
 MEMORY_GRID: dict[str, tuple[Any, ...]] = {"decay": (0.7, 0.9, 0.99), "topC": (5, 10, 20)}
 
 # Of each task and optimizer, as printed: what was best, the test result, its +-.
-_BEST = Path(__file__).parents[1] / "values" / "best.txt"
+_VALUES = Path(__file__).parents[1] / "values"
 _COLUMNS = ("lr", "topC", "decay", "momentum", "beta1", "beta2", "alpha")
 
 
@@ -79,25 +65,16 @@ def _number(name: str, text: str) -> int | float:
 def _with_aggregation(optimizer: str, hyper: Mapping[str, Any]) -> dict[str, Any]:
     """The paper's aggregation, said aloud: a registry's default may change."""
     family = optimizer.removesuffix("_C")
-    return dict(hyper) if family == optimizer else {**hyper, "aggr": AGGREGATION[family]}
+    return dict(hyper) if family == optimizer else {**hyper, "aggr": ARMS["C"].search[family].fixed["aggr"]}
 
 
-BEST: tuple[Best, ...] = tuple(map(_parse, _BEST.read_text(encoding="utf-8").splitlines()[1:]))
+BEST: tuple[Best, ...] = tuple(map(_parse, (_VALUES / "best.txt").read_text(encoding="utf-8").splitlines()[1:]))
 
 # Minutes per epoch of Adam (topC 0) and Adam_C; None: "NA". MNIST logistic regression's last value is printed so.
-RUN_TIME_TOPC = (0, 5, 10, 20, 50, 100)
+_HEAD, *_TIMES = (line.split() for line in (_VALUES / "run-times.txt").read_text(encoding="utf-8").splitlines())
+RUN_TIME_TOPC = tuple(map(int, _HEAD[1:]))
 RUN_TIMES: dict[str, tuple[float | None, ...]] = {
-    "mnist-logreg": (0.3, 0.4, 0.5, 0.6, 0.9, 0.5),
-    "mnist-mlp": (0.3, 0.5, 0.6, 0.8, 1.4, 2.3),
-    "ptb-lstm": (0.08, 0.4, 0.6, 0.9, 2, 6),
-    "wikitext2-lstm": (0.6, 1, 1.4, 2.6, 5, 10),
-    "cifar10-convnet": (0.5, 0.9, 1, 1.5, 3, 5),
-    "cifar100-convnet": (0.75, 1.5, 2, 4, 6, 12),
-    "snli-lstm": (1, 3, 6, 10, 25, 45),
-    "snli-infersent": (2, 4, 9, 20, 35, 50),
-    "snli-conv": (1, 4, 8, 20, 40, 65),
-    "multiwoz-roberta": (15, 25, 35, 50, None, None),
-    "multiwoz-bilstm": (3, 4, 5, 5, 7, 10),
+    task: tuple(None if text == "NA" else float(text) for text in minutes) for task, *minutes in _TIMES
 }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from critgrad.lab.ledger.committed import Standing
 from critgrad.lab.ledger.reach import Reach
-from critgrad.lab.stats import BestSoFar, Comparison, Interval, Pair, Speedup
+from critgrad.lab.stats import BestSoFar, Comparison, Interval, Pair, Speedup, paired_difference
 
 from .arms import ARMS
 from .registration import Registration
@@ -58,6 +58,11 @@ class ArmResult:
     def divergence_rate(self) -> float:
         """Share of the reported runs."""
         return self.diverged / len(self.seeds)
+
+
+def interval_of(found: Comparison) -> Interval:
+    """The difference of a comparison with its interval."""
+    return Interval(found.difference, found.low, found.high, found.n)
 
 
 @dataclass(frozen=True)
@@ -154,3 +159,12 @@ class Outcome:
     def arm(self, family: str, name: str) -> ArmResult | None:
         """One arm, if it has numbers."""
         return next((row for row in self.arms if (row.family, row.arm) == (family, name)), None)
+
+    def difference(self, mine: ArmResult, other: ArmResult) -> Interval:
+        """One arm minus another, seeds paired; positive where the first is better, whatever the metric's direction."""
+        return paired_difference(mine.values, other.values, higher_is_better=self.registration.higher_is_better)
+
+    def minus(self, family: str, name: str, other: str = "base") -> Interval | None:
+        """The same by name; ``None`` where one of the two has no numbers."""
+        mine, its = self.arm(family, name), self.arm(family, other)
+        return None if mine is None or its is None else self.difference(mine, its)

@@ -18,7 +18,7 @@ from critgrad.lab.errors import LabError, MissingFileError
 from critgrad.lab.run.spec import ENGINES, content_hash
 from critgrad.lab.spaces import Axis, widest_step
 
-from .families import FAMILIES
+from .arms import FAMILIES
 from .rungs import Rung, announced, check, entries, text, whole
 
 FORMAT = 1

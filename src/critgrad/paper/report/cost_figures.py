@@ -10,6 +10,7 @@ from critgrad.lab.report.palette import PAPER, style_of
 from critgrad.lab.report.table import Table, number, shown, table_of, word
 
 from ..protocol.paper_values import RUN_TIME_TOPC
+from .verdict_tables import columns
 
 
 def runtime(data: Data, where: str) -> Drawn:
@@ -34,19 +35,21 @@ def runtime(data: Data, where: str) -> Drawn:
                 f"here: {data['device']}; Adam is topC 0",
             )
         )
-    columns = (
-        ("topC", lambda p: number(p["topC"])),
-        ("runs", lambda p: number(p["runs"])),
-        ("step (ms)", "median time of optimizer.step", lambda p: number(p["step_ms"], 3)),
-        ("to Adam", "time of a step", lambda p: number(p["step_ratio"], 3)),
-        ("epoch (s)", "training only", lambda p: number(p["epoch_seconds"], 3)),
-        ("epoch, to Adam", lambda p: number(p["epoch_ratio"], 3)),
-        ("paper, epoch (min)", lambda p: number(paper.get(p["topC"]))),
-        ("paper, to Adam", lambda p: number(dict(beside).get(p["topC"]), 3)),
-        ("peak memory (MB)", lambda p: number(p["peak_bytes"] / 1e6 if p["peak_bytes"] else None)),
-    )
+    cells = {
+        "topC": lambda p: number(p["topC"]),
+        "runs": lambda p: number(p["runs"]),
+        "step (ms)": lambda p: number(p["step_ms"], 3),
+        "to Adam": lambda p: number(p["step_ratio"], 3),
+        "epoch (s)": lambda p: number(p["epoch_seconds"], 3),
+        "epoch, to Adam": lambda p: number(p["epoch_ratio"], 3),
+        "paper, epoch (min)": lambda p: number(paper.get(p["topC"])),
+        "paper, to Adam": lambda p: number(dict(beside).get(p["topC"]), 3),
+        "peak memory (MB)": lambda p: number(p["peak_bytes"] / 1e6 if p["peak_bytes"] else None),
+    }
     name = slug("table-runtime", where)
-    return Drawn(tuple(figures), (table_of(name, columns, points, points, f"{where} on {data['device']}"),))
+    return Drawn(
+        tuple(figures), (table_of(name, columns("runtime", cells), points, points, f"{where} on {data['device']}"),)
+    )
 
 
 _VARIANTS = {"": "circle", "topC=5": "circle", "topC=5 bfloat16": "square", "topC=5 int8": "diamond", "topC=20": "star"}

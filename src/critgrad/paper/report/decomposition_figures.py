@@ -17,34 +17,27 @@ def decomposition_figures(task: str, metric: str, unit: str, parts: Sequence[Dec
     out = []
     for part in parts:
         terms = list(reversed(part.terms))  # from the base up: step size first
-        labels, start, values, low, high, notes = [], [], [], [], [], []
-        at = 0.0
+
+        bars, at = [], 0.0  # each bar's name, where it starts, and its effect
         for term in terms:
-            found = term.difference
-            labels.append(term.effect)
-            start.append(at)
-            values.append(at + found.mean)
-            low.append(_shifted(at, found.low))
-            high.append(_shifted(at, found.high))
-            notes.append(interval_text(found, "+"))
-            at += found.mean
-        total = part.total
-        labels.append("total")
-        start.append(0.0)
-        values.append(total.mean)
-        low.append(_shifted(0.0, total.low))
-        high.append(_shifted(0.0, total.high))
-        notes.append(interval_text(total, "+"))
+            bars.append((term.effect, at, term.difference))
+            at += term.difference.mean
+        bars.append(("total", 0.0, part.total))
+        labels, start = [name for name, _, _ in bars], [first for _, first, _ in bars]
+        values, low, high = (
+            clean(_shifted(first, getattr(found, end)) for _, first, found in bars) for end in ("mean", "low", "high")
+        )
+        notes = [interval_text(found, "+") for _, _, found in bars]
         inks = [EFFECTS[0] if term.difference.mean >= 0 else EFFECTS[1] for term in terms] + [GREY[0]]
         name = f"{part.family}_{part.arm}"
-        bars = Bars("effect", labels, clean(values), inks, start, clean(low), clean(high), None, notes)
+        drawn = Bars("effect", labels, values, inks, start, low, high, None, notes)
         out.append(
             Figure(
                 slug("decompose", task, name),
                 f"{task}: {name} minus {part.family}, taken apart",
                 FigureAxis(f"improvement of test {metric}{f' ({unit})' if unit else ''}; right is better"),
                 FigureAxis("", labels=tuple(labels)),
-                (bars,),
+                (drawn,),
                 "each bar starts where the one above ends: "
                 + "; ".join(f"{term.effect}: {term.minuend} − {term.subtrahend}" for term in terms)
                 + ". Whiskers: 95 % t-interval of that effect alone",

@@ -11,13 +11,14 @@ from critgrad.lab.report.outcome_figures import curve_figures
 from critgrad.lab.report.palette import LOSS, PLAIN, WIN, Style
 from critgrad.lab.report.panels import Panel
 from critgrad.lab.report.parts import PageBlock, Section
-from critgrad.lab.stats import Comparison, Interval
+from critgrad.lab.stats import Comparison
 from critgrad.lab.stats.verdicts import FEWEST_SEEDS
 from critgrad.lab.words import FEWEST_FOR_INTERVAL, interval_text
 
 from ..protocol import ARMS, Outcome
+from ..protocol.records import interval_of
 from .panels import Compared
-from .verdict_tables import suite_primaries
+from .verdict_tables import suite_primaries, tally
 
 LARGEST = 40  # rows of the figure
 NAMED = 4  # comparisons that a sentence names
@@ -51,13 +52,8 @@ def opening(outcomes: Sequence[Outcome], found: Sequence[Compared], panels: Sequ
 def _counted(rows: Sequence[Comparison], correction: str) -> str:
     tasks = list(dict.fromkeys(row.task for row in rows))
     where = f"On {tasks[0]}" if len(tasks) == 1 else f"On {len(tasks)} tasks"
-    counts = Counter(row.shown for row in rows)
-    counts["same"] += counts["identical"]
-    parts = [f"{counts[word]} {word}" for word in ("better", "worse", "same", "open")]
-    few = counts["not tested"] + counts["one seed"]
-    parts += [f"{few} with too few seeds for a test"] if few else []
     what = f"{len(rows)} comparison{'' if len(rows) == 1 else 's'} with the best tuned rival"
-    return f"{where}, {what}, {correction}: {', '.join(parts)}."
+    return f"{where}, {what}, {correction}: {tally(rows)}."
 
 
 def _named(rows: Sequence[Comparison], units: dict[str, str]) -> list[str]:
@@ -98,7 +94,7 @@ def _said(row: Comparison) -> str:
 
 
 def _difference(row: Comparison) -> str:
-    return interval_text(Interval(row.difference, row.low, row.high, row.n), "+")
+    return interval_text(interval_of(row), "+")
 
 
 def _forest(rows: Sequence[Comparison], units: dict[str, str]) -> Figure:
@@ -107,11 +103,7 @@ def _forest(rows: Sequence[Comparison], units: dict[str, str]) -> Figure:
     shown = list(rows[:LARGEST])
     scaled = len(tasks) > 1
     scale = [(row.high - row.low) / 2 if scaled and row.high > row.low else 1.0 for row in shown]
-    several = len({(row.arm, row.rival) for row in shown}) < len(shown)
-    labels = [
-        f"{f'{row.task}: ' if scaled else ''}{row.arm} − {row.rival}{f' [{row.family}]' if several and not scaled else ''}"
-        for row in shown
-    ]
+    labels = _labels(shown, scaled)
     drawn = [row.n >= FEWEST_FOR_INTERVAL for row in shown]
     points = Points(
         "paired difference",
@@ -122,12 +114,13 @@ def _forest(rows: Sequence[Comparison], units: dict[str, str]) -> Figure:
         [Style(_INKS.get(row.shown, PLAIN)) for row in shown],
         [f"{_difference(row)} {row.shown}" for row in shown],
     )
-    unit = "half widths of the 95 % interval" if scaled else f"test {units.get(shown[0].task, 'metric')}"
-    points, axis = without_far(points, f"improvement, in {unit}; right is better")
+    unit = "half widths" if scaled else f"test {units.get(shown[0].task, 'metric')}"
+    points, axis = without_far(points, f"improvement in {unit}; right is better")
     more = f"; the first {LARGEST} of {len(rows)}" if len(rows) > LARGEST else ""
     seeds = sorted({row.n for row in shown})
     count = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     band = "95 % t-interval" if any(drawn) else "too few for intervals"
+    band += " (its half width is 1); the table below names the rivals" if scaled else ""
     title = "Every comparison at once" if scaled else f"{shown[0].task}: every comparison at once"
     return Figure(
         "opening",
@@ -139,6 +132,18 @@ def _forest(rows: Sequence[Comparison], units: dict[str, str]) -> Figure:
         reference=0.0,
         rows=len(labels),
     )
+
+
+def _labels(rows: Sequence[Comparison], scaled: bool) -> list[str]:
+    """A name of its own for each row: by the task where there are several, else by the rival.
+
+    With the base where two share a name, with a number where the same was asked twice.
+    """
+    names = [f"{row.task}: {row.arm}" if scaled else f"{row.arm} − {row.rival}" for row in rows]
+    shared = Counter(names)
+    names = [f"{name} [{row.family.partition('_')[0]}]" if shared[name] > 1 else name for name, row in zip(names, rows)]
+    before = [names[:place].count(name) for place, name in enumerate(names)]
+    return [f"{name} ({1 + count})" if count else name for name, count in zip(names, before)]
 
 
 def terms_of(labels: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:

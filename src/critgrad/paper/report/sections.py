@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, median_high
 from typing import Any
 
@@ -22,7 +22,7 @@ from critgrad.lab.report.parts import Page, PageBlock, Section, capped
 from critgrad.lab.report.table import Cell, Table, interval, interval_record, number, table_of, word
 from critgrad.lab.words import listed
 
-from ..analyses import ANALYSES
+from ..analyses import ANALYSES, Analysis
 from ..protocol import Outcome
 from ..protocol.announced import AnnouncedSource
 from .analysis_figures import DRAW
@@ -30,7 +30,9 @@ from .decomposition_figures import decomposition_figures
 from .opening import opening, terms_of
 from .panels import compare_panel, compared, fair_outcomes, fair_panel, other_panels, paper_runs
 from .verdict_tables import (
+    columns,
     compare_table,
+    decomposition_table,
     fair_tables,
     paper_table,
     registration_table,
@@ -132,40 +134,42 @@ def _compare_block(found: Any, table: Table) -> PageBlock:
     intro = f"Each arm against its family's base on {seeds}; hyper-parameters fixed beforehand, nothing tuned here. "
     intro += f"Against the base: {tally(rows)}."
     warnings = tuple(f"{label}: not run on every seed, left out" for label in found.left_out)
-    states = {str(row.summary.get("data_state")) for line in found.lines for row in line.rows}
-    warnings += tuple(f"the data is {state}" for state in sorted(states) if state != "whole")
+    warnings += _not_whole(row for line in found.lines for row in line.rows)
     terms = terms_of([(line.arm, line.label) for line in found.lines])
     return PageBlock(f"{found.defaults.task}, compare", intro, warnings, (table,), terms=terms)
 
 
 def _runs_block(panel: Panel, tried: int) -> PageBlock:
-    words = "at the epoch of the best validation value; ± 95 % t-interval"
-    columns = (
-        ("optimizer", lambda arm: word(arm.optimizer)),
-        ("hyper-parameters", lambda arm: word(listed(dict(arm.hyper)))),
-        (
-            "seed numbers",
-            lambda arm: Cell(provenance.ranges(sorted({row.trial.seed for row in arm.rows})), len(arm.rows)),
+    cells = {
+        "optimizer": lambda arm: word(arm.optimizer),
+        "hyper-parameters": lambda arm: word(listed(dict(arm.hyper))),
+        "seed numbers": lambda arm: Cell(
+            provenance.ranges(sorted({row.trial.seed for row in arm.rows})), len(arm.rows)
         ),
-        (f"test {panel.metric}", words, lambda arm: interval(arm.test)),
-        ("best epoch", "median", lambda arm: number(_of_runs(arm, "best_epoch", median_high))),
-        ("training loss", "of the last epoch, mean", lambda arm: number(_of_runs(arm, "final_train_loss", fmean))),
-        ("diverged", lambda arm: Cell(f"{arm.diverged}/{len(arm.rows)}", arm.diverged / len(arm.rows))),
-        ("step (ms)", "median time of optimizer.step", lambda arm: number(arm.cost.step_ms, 3)),
-        ("training (s)", "mean", lambda arm: number(_of_runs(arm, "train_seconds", fmean), 3)),
-    )
+        "test": lambda arm: interval(arm.test),
+        "best epoch": lambda arm: number(_of_runs(arm, "best_epoch", median_high)),
+        "training loss": lambda arm: number(_of_runs(arm, "final_train_loss", fmean)),
+        "diverged": lambda arm: Cell(f"{arm.diverged}/{len(arm.rows)}", arm.diverged / len(arm.rows)),
+        "step (ms)": lambda arm: number(arm.cost.step_ms, 3),
+        "training (s)": lambda arm: number(_of_runs(arm, "train_seconds", fmean), 3),
+    }
     records = [
         {"optimizer": arm.optimizer, "hyper": dict(arm.hyper), "test": interval_record(arm.test)}
         | {"diverged": arm.diverged, "step_ms": arm.cost.step_ms if arm.cost else None}
         | {"runs": [row.key for row in arm.rows[:50]]}
         for arm in panel.arms
     ]
-    states = {str(row.summary.get("data_state")) for arm in panel.arms for row in arm.rows}
-    warnings = tuple(f"the data is {state}" for state in sorted(states) if state != "whole")
+    warnings = _not_whole(row for arm in panel.arms for row in arm.rows)
     intro = f"{_count(tried, 'setting')}. " + " ".join(panel.notes)
+    heads = columns("runs", cells, panel.metric)
     return PageBlock(
-        panel.title, intro, warnings, (table_of(slug("table-runs", panel.title), columns, panel.arms, records),)
+        panel.title, intro, warnings, (table_of(slug("table-runs", panel.title), heads, panel.arms, records),)
     )
+
+
+def _not_whole(rows: Iterable[Row]) -> tuple[str, ...]:
+    states = {str(row.summary.get("data_state")) for row in rows} - {"whole"}
+    return tuple(f"the data is {state}" for state in sorted(states))
 
 
 def _of_runs(arm: PanelArm, name: str, reduced: Callable[[list[float]], float]) -> float | None:
@@ -199,18 +203,8 @@ def _decompositions(fair: Sequence[tuple[Outcome, Panel | None]]) -> Section:
     for outcome, panel in fair:
         if not outcome.decompositions or panel is None:
             continue
-        heads = (("arm", ""), ("effect", ""), ("from", ""), ("difference", "mean paired difference, 95 % t-interval"))
-        cells, records = [], []
-        for part in outcome.decompositions:
-            name = f"{part.family}_{part.arm}"
-            for term in part.terms:
-                pair = f"{term.minuend} − {term.subtrahend}"
-                cells.append([word(name), word(term.effect), word(pair), interval(term.difference, signed=True)])
-                records.append({"arm": name, "effect": term.effect, "difference": interval_record(term.difference)})
-            cells.append([word(name), word("total"), word(f"{part.arm} − base"), interval(part.total, signed=True)])
-            records.append({"arm": name, "effect": "total", "difference": interval_record(part.total)})
         name = slug("table-decompose", outcome.task, outcome.registration.hash[:8])
-        table = Table(name, heads, cells, records, "Effects", folded=True)
+        table = decomposition_table(name, outcome.decompositions)
         figures = decomposition_figures(panel.title, panel.metric, panel.unit, outcome.decompositions)
         section.blocks.append(PageBlock(panel.title, "", (), (table,), tuple(figures)))
     return section
@@ -218,34 +212,18 @@ def _decompositions(fair: Sequence[tuple[Outcome, Panel | None]]) -> Section:
 
 # -- analyses ----------------------------------------------------------------------------------------------------------
 
-_INTROS = {
-    "sensitivity": ("Sensitivity", "How the outcome depends on the memory's size and on the decay of its priorities."),
-    "staleness": ("Staleness", "How old the gradients in the memory are."),
-    "gt-vs-gc": ("g_t against g_c", "Norms of the stored gradients beside that of the current one."),
-    "ablation": ("Ablations", "Selection, replacement and aggregation, varied one at a time."),
-    "damping": ("Damping", "What a damping memory (_F) does to the gradient."),
-    "noise": ("Label noise", "Accuracy with a share of the labels flipped."),
-    "convex": ("Convex tasks", "Training loss where there is but one minimum."),
-    "runtime": ("Run time", "What a larger memory costs, beside the paper's table."),
-    "spectrum": ("Bytes per parameter", "The state that every optimizer keeps."),
-}
-# What an analysis varies on purpose; runs that differ in anything else do not stand in one figure.
-_VARIED_SETTINGS = {"noise": ("flip_y",)}
-_ONE_OPTIMIZER = ("sensitivity", "staleness", "gt-vs-gc")
-
 
 def _analyses(source: AnnouncedSource) -> tuple[dict[str, Section], dict[str, list[dict[str, Any]]]]:
     sections: dict[str, Section] = {}
     kept: dict[str, list[dict[str, Any]]] = {}
     for name, analysis in ANALYSES.items():
-        title, intro = _INTROS.get(name, (name, analysis.summary))
-        section = Section(name, title, intro)
+        section = Section(name, analysis.title, analysis.intro)
         for stored in source.analyses:
             if stored.name == name:
                 _draw(section, kept, name, stored.task, stored.task, stored.data)
         for task in source.tasks:
             rows = source.rows(task=task, purpose=analysis.purpose)
-            for label, members in _analysis_groups(name, rows):
+            for label, members in _analysis_groups(analysis, rows):
                 where = f"{task}{label}"
                 try:
                     data = analysis.collect(task, members)
@@ -253,18 +231,17 @@ def _analyses(source: AnnouncedSource) -> tuple[dict[str, Section], dict[str, li
                     message = f"{name} on {where} could not be drawn from {len(members)} runs: {error}"
                     section.blocks.append(PageBlock(where, "", (message,)))
                     continue
-                states = sorted({str(row.summary.get("data_state")) for row in members} - {"whole"})
-                _draw(section, kept, name, task, where, data, tuple(f"the data is {state}" for state in states))
+                _draw(section, kept, name, task, where, data, _not_whole(members))
         if section.blocks:
             sections[name] = section
     return sections, kept
 
 
-def _analysis_groups(name: str, rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
+def _analysis_groups(analysis: Analysis, rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
     """Rows that may stand in one figure, with words for what sets them apart from the others."""
     groups: list[tuple[dict[str, Any], list[Row]]] = []
-    for settings, members in alike(rows, _VARIED_SETTINGS.get(name, ())):
-        if name not in _ONE_OPTIMIZER:
+    for settings, members in alike(rows, analysis.varied):
+        if not analysis.of_one_optimizer:
             groups.append((settings, members))
             continue
         apart: dict[str, list[Row]] = {}

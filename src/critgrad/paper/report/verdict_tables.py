@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
 
 from critgrad.lab.ledger.reach import Reach
 from critgrad.lab.report.figure import slug
@@ -23,48 +28,40 @@ from critgrad.lab.report.table import (
     verdict,
     word,
 )
-from critgrad.lab.stats import Comparison, Interval, Speedup
+from critgrad.lab.stats import Comparison, Speedup
 from critgrad.lab.words import listed
 
 from ..protocol import ARMS, Outcome, suite
 from ..protocol.paper_values import Performance
-from ..protocol.records import ArmResult
+from ..protocol.records import ArmResult, Decomposition, interval_of
 from .panels import Compared, PaperRun
 
-_TEST = "at the epoch of the best validation value; ± 95 % t-interval"
+_HINTS = json.loads((Path(__file__).parent / "hints.json").read_text(encoding="utf-8"))
+
+
+def columns(name: str, cells: Mapping[str, Callable[[Any], Cell]], metric: str = "") -> list[tuple[str, str, Any]]:
+    """The columns of a table with what ``hints.json`` says of each; ``test`` has the metric in its heading."""
+    hints = _HINTS[name]
+    return [(f"test {metric}" if head == "test" else head, hints.get(head, ""), cell) for head, cell in cells.items()]
 
 
 def compare_table(found: Compared, metric: str) -> Table:
     """The lines of ``critgrad compare``."""
     chosen = {(arm.family, arm.arm): arm for arm in found.defaults.arms}
-    both = "_C adds its memory, _F damps with it; step of: the base with the memory's step size"
-    words = "the interval leaves 0 outside; descriptive, not corrected for the number of comparisons"
-    columns = (
-        ("optimizer", both, lambda v: word(v.label, ARMS[v.arm].summary if v.arm in ARMS else "")),
-        (f"test {metric}", _TEST, lambda v: interval(v.test)),
-        ("minus base", "mean paired difference; positive is better", lambda v: _difference(v.comparison)),
-        ("verdict", words, lambda v: verdict(v.comparison)),
-        ("P(better)", "share of the seeds on which it is better than the base", lambda v: _share(v.comparison)),
-        ("diverged", "runs; they count as the worst value", lambda v: _part(v.diverged, v.test.n)),
-        (
-            "epochs to target",
-            "median; target: 99 % of the way from the start to the base's best",
-            lambda v: _reached(v.reach, of=v.test.n),
-        ),
-        ("sooner", "how many times sooner than the base", lambda v: _sooner(v.speedup)),
-        ("step", "time of optimizer.step to the base's, in these runs", lambda v: number(v.cost.to_base, 3, "×")),
-        (
-            "trials",
-            "points that the sweep tried for this arm; 0: derived",
-            lambda v: number(chosen[v.family, v.arm].trials),
-        ),
-        (
-            "edges",
-            "values at an end of what was tried: a better one may lie beyond",
-            lambda v: word(_edges(chosen[v.family, v.arm].edges)),
-        ),
-        ("hyper-parameters", "chosen by a fair sweep on other seeds", lambda v: prose(listed(dict(v.hyper)))),
-    )
+    cells = {
+        "optimizer": lambda v: word(v.label, ARMS[v.arm].summary if v.arm in ARMS else ""),
+        "test": lambda v: interval(v.test),
+        "minus base": lambda v: _difference(v.comparison),
+        "verdict": lambda v: verdict(v.comparison),
+        "P(better)": lambda v: _share(v.comparison),
+        "diverged": lambda v: _part(v.diverged, v.test.n),
+        "epochs to target": lambda v: _reached(v.reach, of=v.test.n),
+        "sooner": lambda v: _sooner(v.speedup),
+        "step": lambda v: number(v.cost.to_base, 3, "×"),
+        "trials": lambda v: number(chosen[v.family, v.arm].trials),
+        "edges": lambda v: word(_edges(chosen[v.family, v.arm].edges)),
+        "hyper-parameters": lambda v: prose(listed(dict(v.hyper))),
+    }
     records = [
         {
             **{name: getattr(line, name) for name in ("family", "arm", "label", "optimizer", "diverged")},
@@ -79,11 +76,11 @@ def compare_table(found: Compared, metric: str) -> Table:
         for line in found.lines
     ]
     name = slug("table-compare", found.defaults.task, *found.defaults.settings.values())
-    return table_of(name, columns, found.lines, records)
+    return table_of(name, columns("compare", cells, metric), found.lines, records)
 
 
 def _difference(row: Comparison | None) -> Cell:
-    return interval(Interval(row.difference, row.low, row.high, row.n), signed=True) if row else word("")
+    return interval(interval_of(row), signed=True) if row else word("")
 
 
 def _share(row: Comparison | None) -> Cell:
@@ -110,17 +107,34 @@ def _edges(edges: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {end}" for name, end in edges.items())
 
 
-def comparison_table(identity: str, rows: Sequence[Comparison], title: str = "", folded: bool = False) -> Table:
-    """Comparisons with everything that their verdicts rest on."""
-    notes = notes_of(rows)
-    return Table(
-        identity,
-        COMPARISON,
-        [comparison_cells(row, note) for row, note in zip(rows, notes)],
-        [comparison_record(row, note) for row, note in zip(rows, notes)],
-        title,
-        folded,
-    )
+def comparison_table(
+    identity: str, rows: Sequence[Comparison], title: str = "", folded: bool = False, more: Sequence[str | None] = ()
+) -> Table:
+    """Comparisons with everything that their verdicts rest on; ``more`` is to be noted, too, row by row."""
+    notes = [", ".join(filter(None, both)) for both in zip_longest(notes_of(rows), more)]
+    pairs = list(zip(rows, notes))
+    cells = [comparison_cells(*pair) for pair in pairs]
+    return Table(identity, COMPARISON, cells, [comparison_record(*pair) for pair in pairs], title, folded)
+
+
+def decomposition_table(identity: str, parts: Sequence[Decomposition]) -> Table:
+    """What a memory's difference to its base is made of."""
+    rows = [
+        (f"{part.family}_{part.arm}", effect, f"{minuend} − {subtrahend}", found)
+        for part in parts
+        for effect, minuend, subtrahend, found in (
+            *((term.effect, term.minuend, term.subtrahend, term.difference) for term in part.terms),
+            ("total", part.arm, "base", part.total),
+        )
+    ]
+    cells: dict[str, Callable[[Any], Cell]] = {
+        "arm": lambda v: word(v[0]),
+        "effect": lambda v: word(v[1]),
+        "from": lambda v: word(v[2]),
+        "difference": lambda v: interval(v[3], signed=True),
+    }
+    records = [{"arm": arm, "effect": effect, "difference": interval_record(found)} for arm, effect, _, found in rows]
+    return table_of(identity, columns("decompose", cells), rows, records, "Effects", folded=True)
 
 
 def tally(rows: Sequence[Comparison]) -> str:
@@ -158,25 +172,20 @@ def fair_tables(outcome: Outcome) -> list[Table]:
 
 def arm_table(outcome: Outcome, name: str = "") -> Table:
     """The arms of a fair experiment."""
-    edge = "values at an end of the search space: a better one may lie beyond"
-    columns = (
-        ("arm", lambda v: word(v.label, ARMS[v.arm].summary)),
-        ("family", lambda v: word(v.family)),
-        (f"test {outcome.registration.metric}", _TEST, lambda v: interval(v.test)),
-        ("diverged", "of the reported runs; they count as the worst value", lambda v: _part(v.diverged, len(v.seeds))),
-        ("training loss", "of the last epoch", lambda v: interval(v.train_loss)),
-        ("epochs to target", "median over seeds", lambda v: _reached(v.reach.get("epochs"))),
-        ("sooner", "how many times sooner than the base, in epochs", lambda v: _sooner(v.speedup.get("epochs"))),
-        (
-            "trials",
-            "points tried; 0: derived from a memory's point, no tuning of its own",
-            lambda v: number(v.trials),
-        ),
-        ("tuning runs", lambda v: number(v.tuning_runs)),
-        ("edges", edge, lambda v: prose(_edges(v.edges))),
-        ("hyper-parameters", "chosen on the tuning seeds", lambda v: prose(listed(dict(v.hyper)))),
-        ("notes", lambda v: prose(_arm_notes(v, outcome.registration.epochs))),
-    )
+    cells = {
+        "arm": lambda v: word(v.label, ARMS[v.arm].summary),
+        "family": lambda v: word(v.family),
+        "test": lambda v: interval(v.test),
+        "diverged": lambda v: _part(v.diverged, len(v.seeds)),
+        "training loss": lambda v: interval(v.train_loss),
+        "epochs to target": lambda v: _reached(v.reach.get("epochs")),
+        "sooner": lambda v: _sooner(v.speedup.get("epochs")),
+        "trials": lambda v: number(v.trials),
+        "tuning runs": lambda v: number(v.tuning_runs),
+        "edges": lambda v: prose(_edges(v.edges)),
+        "hyper-parameters": lambda v: prose(listed(dict(v.hyper))),
+        "notes": lambda v: prose(_arm_notes(v, outcome.registration.epochs)),
+    }
     plain = ("family", "arm", "label", "optimizer", "divergence_rate", "trials", "tuning_runs")
     records = [
         {
@@ -190,11 +199,12 @@ def arm_table(outcome: Outcome, name: str = "") -> Table:
         }
         for arm in outcome.arms
     ]
-    return table_of(f"table-arms-{name}", columns, outcome.arms, records, "Arms on the reported seeds")
+    heads = columns("arms", cells, outcome.registration.metric)
+    return table_of(f"table-arms-{name}", heads, outcome.arms, records, "Arms on the reported seeds")
 
 
 def _arm_notes(arm: ArmResult, epochs: int) -> str:
-    tied = f"{arm.tied} points tie" if arm.tied > 1 else ""
+    tied = f"{arm.tied} points share the best value" if arm.tied > 1 else ""
     longer = f"{arm.epochs} epochs" if arm.epochs != epochs else ""
     return "; ".join(filter(None, (arm.note, tied, longer)))
 
@@ -220,43 +230,28 @@ def suite_table(outcomes: Sequence[Outcome]) -> Table | None:
         if outcome.registration.question
         for later in outcome.primary
     }
-    notes = [
-        ", ".join(part for part in (note, again.get((row.task, row.family))) if part)
-        for row, note in zip(rows, notes_of(rows))
-    ]
-    return Table(
-        "table-suite",
-        (("task", ""), *COMPARISON),
-        [[word(row.task), *comparison_cells(row, note)] for row, note in zip(rows, notes)],
-        [comparison_record(row, note) for row, note in zip(rows, notes)],
-        "Primary comparisons of all tasks, corrected together",
-    )
+    title = "Primary comparisons of all tasks, corrected together"
+    made = comparison_table("table-suite", rows, title, more=[again.get((row.task, row.family)) for row in rows])
+    cells = [[word(row.task), *of_row] for row, of_row in zip(rows, made.cells)]
+    return replace(made, heads=(("task", ""), *COMPARISON), cells=cells)
 
 
 def paper_table(run: PaperRun) -> Table:
     """A paper track beside the paper's own numbers."""
     against = {arm.optimizer: arm.comparison for arm in run.panel.arms}
-    columns = (
-        ("optimizer", lambda v: word(v.optimizer)),
-        (
-            "settings tried",
-            "a _C optimizer chooses among nine times as many in the grid",
-            lambda v: number(v.settings_tried),
-        ),
-        ("valid", "mean over the seeds", lambda v: number(v.valid)),
-        (f"test {run.panel.metric}", "± 95 % t-interval, on the seeds that selected", lambda v: interval(v.test)),
-        ("std", "over the seeds", lambda v: number(v.test_std, 3)),
-        ("the paper's", "as printed; the paper does not say what its ± is", lambda v: _printed(v.paper)),
-        ("minus base", "paired difference; positive is better", lambda v: _difference(against[v.optimizer])),
-        ("verdict", "the interval leaves 0 outside; descriptive", lambda v: verdict(against[v.optimizer])),
-        ("diverged", lambda v: _part(v.diverged, v.seeds)),
-        ("edges", "values at an end of the paper's grid", lambda v: prose(", ".join(v.edges))),
-        (
-            "hyper-parameters",
-            "of the setting with the best mean validation value",
-            lambda v: prose(listed(dict(v.hyper))),
-        ),
-    )
+    cells = {
+        "optimizer": lambda v: word(v.optimizer),
+        "settings tried": lambda v: number(v.settings_tried),
+        "valid": lambda v: number(v.valid),
+        "test": lambda v: interval(v.test),
+        "std": lambda v: number(v.test_std, 3),
+        "the paper's": lambda v: _printed(v.paper),
+        "minus base": lambda v: _difference(against[v.optimizer]),
+        "verdict": lambda v: verdict(against[v.optimizer]),
+        "diverged": lambda v: _part(v.diverged, v.seeds),
+        "edges": lambda v: prose(", ".join(v.edges)),
+        "hyper-parameters": lambda v: prose(listed(dict(v.hyper))),
+    }
     records = [
         {
             **{name: getattr(row, name) for name in ("optimizer", "settings_tried", "seeds", "valid", "diverged")},
@@ -268,7 +263,7 @@ def paper_table(run: PaperRun) -> Table:
         for row in run.found
     ]
     identity = slug("table", run.track.name, run.track.task, *run.track.task_settings.values())
-    return table_of(identity, columns, run.found, records)
+    return table_of(identity, columns("paper", cells, run.panel.metric), run.found, records)
 
 
 def _printed(paper: Performance | None) -> Cell:
@@ -279,43 +274,37 @@ def registration_table(outcomes: Sequence[Outcome], lost: dict[str, int]) -> Tab
     """The plans that were written down before the runs, and where each stands."""
     if not outcomes and not lost:
         return None
-    heads = (
-        ("task", ""),
-        ("hash", "of the file's content; part of every trial's key"),
-        ("commit", "that brought it"),
-        ("standing", ""),
-        ("trials", "of each tuned arm"),
-        ("tuning seeds", ""),
-        ("report seeds", ""),
-        ("epochs", ""),
-        ("runs", ""),
-        ("to go", ""),
-    )
-    cells, records = [], []
-    for outcome in outcomes:
-        plan, where = outcome.registration, outcome.standing
-        commit = where.commit or ""
-        cells.append(
-            [
-                word(plan.task),
-                Cell(plan.hash[:12], title=plan.hash, css="code"),
-                Cell(commit[:12], title=commit, css="code"),
-                Cell("registered" if where.registered else where.text, css="" if where.registered else "badge warn"),
-                number(plan.trials),
-                Cell(ranges(plan.tuning_seeds), len(plan.tuning_seeds)),
-                Cell(ranges(plan.report_seeds), len(plan.report_seeds)),
-                number(plan.epochs),
-                number(outcome.runs, 9),
-                number(sum(outcome.pending.values())),
-            ]
-        )
-        records.append(
-            {"task": plan.task, "hash": plan.hash, "commit": where.commit, "registered": where.registered}
-            | {"runs": outcome.runs, "pending": dict(outcome.pending), "plan": plan.to_dict()}
-        )
+    cells: dict[str, Callable[[Outcome], Cell]] = {
+        "task": lambda o: word(o.task),
+        "hash": lambda o: Cell(o.registration.hash[:12], title=o.registration.hash, css="code"),
+        "commit": lambda o: Cell((o.standing.commit or "")[:12], title=o.standing.commit or "", css="code"),
+        "standing": lambda o: word("registered") if o.standing.registered else Cell(o.standing.text, css="badge warn"),
+        "trials": lambda o: number(o.registration.trials),
+        "tuning seeds": lambda o: _seeds(o.registration.tuning_seeds),
+        "report seeds": lambda o: _seeds(o.registration.report_seeds),
+        "epochs": lambda o: number(o.registration.epochs),
+        "runs": lambda o: number(o.runs, 9),
+        "to go": lambda o: number(sum(o.pending.values())),
+    }
+    records: list[dict[str, Any]] = [
+        {"task": o.task, "hash": o.registration.hash, "commit": o.standing.commit, "registered": o.standing.registered}
+        | {"runs": o.runs, "pending": dict(o.pending), "plan": o.registration.to_dict()}
+        for o in outcomes
+    ]
+    made = table_of("table-registrations", columns("registrations", cells), outcomes, records, "Registrations")
+    rows, nothing = list(made.cells), word("")
     for value, count in lost.items():
-        row: list[Cell] = [word("?"), Cell(value[:12], title=value, css="code"), word("")]
-        row.append(Cell("its plan is not in the ledger: its runs are left out", css="badge warn"))
-        cells.append([*row, *[word("")] * 4, number(count), word("")])
+        why = Cell("its plan is not in the ledger: its runs are left out", css="badge warn")
+        known = {
+            "task": word("?"),
+            "hash": Cell(value[:12], title=value, css="code"),
+            "standing": why,
+            "runs": number(count),
+        }
+        rows.append([known.get(name, nothing) for name in cells])
         records.append({"hash": value, "runs": count, "registered": False})
-    return Table("table-registrations", heads, cells, records, "Registrations")
+    return replace(made, cells=rows)
+
+
+def _seeds(seeds: Sequence[int]) -> Cell:
+    return Cell(ranges(seeds), len(seeds))

@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .claims import claims_page
-from .comparisons import arms_page, comparisons_page, made_of_page
-from .drawing import THEMES
-from .figures import FIGURES
+from .figures import FIGURES, THEMES
 from .findings import Findings, gather, place
-from .gains import gains_page
 from .goal import goal_page
+from .judged import arms_page, comparisons_page, made_of_page
+from .nine_tasks import gains_page
 from .runs import runs_page
 from .searches import search_pages
 from .studies import analysis_pages
-from .summary import NOTE, prose, summary_page
+from .summary import NOTE, summary_page
 from .tasks import task_pages
+from .text import prose
 from .twice import luck_page
 
 __all__ = ["pages_of", "render_results", "write_results"]

@@ -11,16 +11,15 @@ import torch
 
 import critgrad
 from critgrad import theory
-from critgrad.lab.stats import Interval, paired_difference
+from critgrad.lab.stats import Interval
 
-from ..protocol.records import Outcome
 from . import rules
 from .findings import Findings
 from .goal import six_of_nine
 from .judged import families
 from .nine_tasks import best_of_eight, judged, pairs, up_to
 from .rules import HOLDS, NOT_SEEN, NOT_TESTED, Ruling
-from .text import capital, short
+from .text import capital, page, short
 
 
 @dataclass(frozen=True)
@@ -52,15 +51,12 @@ def verdicts(findings: Findings) -> list[Verdict]:
 
 def claims_page(findings: Findings) -> str:
     """Each claim with what was run for it."""
-    text = (
-        "# The claims\n\n(1) to (15) are the paper's, the others ours. Rules: `critgrad.paper.results_page.rules`. A\n"
-    )
-    text += "claim about every pair is judged on those that have been run.\n"
+    text = ""
     for found in verdicts(findings):
         said = f" {capital(found.effect)}." if found.effect else ""
         more = f" {found.more}" if found.more else ""
         text += f"\n## {found.number}: {found.claim}\n\n**{found.verdict.capitalize()}.**{said}{more}\n\nRun: {found.ran}.\n"
-    return text
+    return page("claims", claims=text)
 
 
 # -- what the fair experiments say -------------------------------------------------------------------------------------
@@ -109,18 +105,10 @@ def _selections(findings: Findings) -> list[_Selection]:
     out = []
     for outcome in (*findings.claimable, *findings.followed):
         for family in outcome.registration.families:
-            gain, effect = (_minus(outcome, family, "C", other) for other in ("base", "C-yoked"))
+            gain, effect = (outcome.minus(family, "C", other) for other in ("base", "C-yoked"))
             if gain is not None:
                 out.append(_Selection(outcome.task, gain.low > 0, effect))
     return out
-
-
-def _minus(outcome: Outcome, family: str, minuend: str, subtrahend: str) -> Interval | None:
-    """One arm minus another, where both were run."""
-    one, other = outcome.arm(family, minuend), outcome.arm(family, subtrahend)
-    if one is None or other is None:
-        return None
-    return paired_difference(one.values, other.values, higher_is_better=outcome.registration.higher_is_better)
 
 
 def _with_twins(pairs: Sequence[_Selection]) -> str:
@@ -141,16 +129,20 @@ def _ran(name: str, studies: Sequence[Mapping[str, Any]]) -> str:
     return f"{name}: {', '.join(study['task'] for study in studies)}" if studies else ""
 
 
-def _paper_aggregation(findings: Findings) -> tuple[str, Ruling]:
-    studies = findings.analysis("ablation")
-    other = {**dict.fromkeys(("SGD_C", "SGDM_C"), ("mean",)), **dict.fromkeys(("RMSprop_C", "Adam_C"), ("sum",))}
-    return _ran("ablation", studies), rules.variants_worse(studies, other)
+def _of(name: str, rule: Callable[[list[dict[str, Any]]], Ruling]) -> Callable[[Findings], tuple[str, Ruling]]:
+    """What a rule says of an analysis."""
+
+    def judge(findings: Findings) -> tuple[str, Ruling]:
+        studies = findings.analysis(name)
+        return _ran(name, studies), rule(studies)
+
+    return judge
 
 
-def _not_an_average(findings: Findings) -> tuple[str, Ruling]:
-    studies = findings.analysis("ablation")
-    names = ("SGD_C", "SGDM_C", "RMSprop_C", "Adam_C")
-    return _ran("ablation", studies), rules.variants_worse(studies, dict.fromkeys(names, ("min", "median", "max")))
+SUMMED, AVERAGED = ("SGD_C", "SGDM_C"), ("RMSprop_C", "Adam_C")
+OTHER = {**dict.fromkeys(SUMMED, ("mean",)), **dict.fromkeys(AVERAGED, ("sum",))}
+NO_AVERAGE = dict.fromkeys((*SUMMED, *AVERAGED), ("min", "median", "max"))
+USUAL = {"topC": 5, "decay": 0.7}
 
 
 def _rules_alike(findings: Findings) -> tuple[str, Ruling]:
@@ -164,16 +156,6 @@ def _rules_alike(findings: Findings) -> tuple[str, Ruling]:
         more = f"{len(pairs) - len(terms)} more pairs have no twin that does not select."
         ruling = Ruling(ruling.verdict, "; ".join(part for part in (ruling.effect, lead) if part), more)
     return "; ".join(part for part in (_ran("ablation", studies), _with_twins(pairs)) if part), ruling
-
-
-def _insensitive(
-    axis: str, high: tuple[float, ...], limit: float | None = None
-) -> Callable[[Findings], tuple[str, Ruling]]:
-    def judge(findings: Findings) -> tuple[str, Ruling]:
-        studies = findings.analysis("sensitivity")
-        return _ran("sensitivity", studies), rules.no_help(studies, axis, high, {"topC": 5, "decay": 0.7}, limit)
-
-    return judge
 
 
 def _stale(findings: Findings) -> tuple[str, Ruling]:
@@ -192,11 +174,6 @@ def _noise(findings: Findings) -> tuple[str, Ruling]:
     return ran, rules.no_harm(studies[0])
 
 
-def _convex(findings: Findings) -> tuple[str, Ruling]:
-    studies = findings.analysis("convex")
-    return _ran("convex", studies), rules.converges(studies)
-
-
 # -- what needs no run -------------------------------------------------------------------------------------------------
 
 
@@ -205,11 +182,6 @@ def _theorem(findings: Findings) -> tuple[str, Ruling]:
     effect = f"its hypothesis asks for a singular value below 1; it is {short(rate)} for 5 gradients, and never below 1"
     more = "A bound for any memory of bounded staleness holds instead."
     return "nothing, see [Theory](../theory.md)", Ruling(HOLDS if rate < 1 else NOT_SEEN, effect, more)
-
-
-def _runtime(findings: Findings) -> tuple[str, Ruling]:
-    studies = findings.analysis("runtime")
-    return _ran("runtime", studies), rules.grows_linearly(studies)
 
 
 STEPS = 200
@@ -234,16 +206,24 @@ CLAIMS = (
     Claim("1", "best of all eight on 6 of 9 tasks", best_of_eight),
     Claim("2", "improvements up to 23 %", up_to),
     Claim("3", "faster in every pair", _sooner),
-    Claim("4", "sum suits SGD, mean suits Adam and RMSprop", _paper_aggregation),
-    Claim("5", "decay near 1 does not help", _insensitive("decay", (0.99, 1.0))),
-    Claim("6", "topC above 20 does not help", _insensitive("topC", (50, 100), 20)),
+    Claim("4", "sum suits SGD, mean suits Adam and RMSprop", _of("ablation", lambda s: rules.variants_worse(s, OTHER))),
+    Claim(
+        "5", "decay near 1 does not help", _of("sensitivity", lambda s: rules.no_help(s, "decay", (0.99, 1.0), USUAL))
+    ),
+    Claim(
+        "6", "topC above 20 does not help", _of("sensitivity", lambda s: rules.no_help(s, "topC", (50, 100), USUAL, 20))
+    ),
     Claim("7", "staleness is bounded", _stale),
     Claim("8", "selection and replacement rules hardly matter", _rules_alike),
-    Claim("9", "min, median and max are worse than an average", _not_an_average),
+    Claim(
+        "9",
+        "min, median and max are worse than an average",
+        _of("ablation", lambda s: rules.variants_worse(s, NO_AVERAGE)),
+    ),
     Claim("10", "label noise does no harm", _noise),
-    Claim("11", "it converges on convex tasks", _convex),
+    Claim("11", "it converges on convex tasks", _of("convex", rules.converges)),
     Claim("12", "Theorem 1", _theorem),
-    Claim("13", "time grows linearly in topC", _runtime),
+    Claim("13", "time grows linearly in topC", _of("runtime", rules.grows_linearly)),
     Claim("14", "large stored gradients explain the gains", _explained),
     Claim("15", "decay 0 is a moving window", _window),
     Claim("C", "adding the memory (`_C`) beats the best equally tuned rival", _tests("C")),

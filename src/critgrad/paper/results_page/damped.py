@@ -13,7 +13,7 @@ from critgrad.lab.stats.intervals import improvements
 from critgrad.lab.train.optimizers import recipe_of
 
 from .findings import Findings, Study
-from .text import fixed, interval, probability, short, table
+from .text import fixed, interval, page, probability, short, table
 
 ENDS = (0, -1)  # of training: the first epoch and the last
 SHUFFLES = 10_000
@@ -77,37 +77,21 @@ def damped_page(findings: Findings) -> str:
     rows = damped(findings)
     if not rows:
         return ""
-    text = """\
-# What damping does to the gradient
-
-Of the gradient the share that lies in the span of the stored ones (% of its square), what damping leaves of its length, and
-how many directions the memory holds in effect: `(sum λ)² / sum λ²` of the Gram matrix's eigenvalues. Means of an epoch's steps
-and over seeds; first and last epoch. Beside it the gain over the tuned base in the task's fair experiment, which has the same
-options but where "default" stands, the library's.
-
-"""
     numbers = [f"{name}, {end}" for name in ("in span", "length left", "rank") for end in ("first", "last")]
     head = ("task", "optimizer", "topC, rho", "seeds", *numbers, "minus base")
-    return text + table(head, [row.cells for row in rows], head[3:]) + _together(rows)
+    return page("inside-damping", table=table(head, [row.cells for row in rows], head[3:]), **_together(rows))
 
 
-def _together(rows: Sequence[Damped]) -> str:
-    known = [row for row in rows if row.effect is not None]
+def _together(rows: Sequence[Damped]) -> dict[str, str]:
+    """How far gains go with what damping takes; nothing for a few."""
+    known = [(row, row.effect) for row in rows if row.effect is not None]
     if len(known) < 10:
-        return ""
-    effects = [row.effect for row in known if row.effect is not None]
-    words = []
-    for name, values in (
-        ("the share in the span", [row.share for row in known]),
-        ("the length taken away", [row.taken for row in known]),
-    ):
-        r, p = rank_correlation(values, effects)
-        words.append(f"{fixed(r, 2, '+')} with {name} (p {probability(p)})")
-    return (
-        f"\nOver these {len(known)} pairs of task and optimizer the gain, in standard deviations of the paired differences, "
-        f"has a rank correlation of\n{' and '.join(words)}, both as means over training;\n"
-        f"p by {SHUFFLES:,} permutations. Descriptive.\n"
-    )
+        return {}
+    out = {"pairs": str(len(known)), "shuffles": f"{SHUFFLES:,}"}
+    for name in ("share", "taken"):
+        r, p = rank_correlation([getattr(row, name) for row, _ in known], [effect for _, effect in known])
+        out |= {name: fixed(r, 2, "+"), f"{name}.p": probability(p)}
+    return out
 
 
 def rank_correlation(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:

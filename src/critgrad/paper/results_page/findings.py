@@ -16,7 +16,7 @@ from critgrad.lab.tasks.rare import is_rare
 from ..analyses import ANALYSES
 from ..protocol import Outcome, Registration, find, registered, tables
 from ..protocol.announced import AnnouncedSource
-from ..protocol.suite import SuiteRow, suite_table
+from ..protocol.outcome import SuiteRow, suite_table
 from ..report.panels import PaperRun, paper_runs
 from .text import values
 
@@ -132,11 +132,12 @@ class Findings:
     def studies(self, name: str) -> list[Study]:
         """What an analysis gives on every task that has its runs; one entry for each of the settings they were run with."""
         made = ANALYSES[name]
-        varied = ("flip_y",) if name == "noise" else ()
         out = []
         for task in sorted(self.books.tasks, key=place):
             rows = [row for row in self.books.rows(task=task, purpose=made.purpose) if row.trial.registration is None]
-            out += [Study(task, settings, made.collect(task, members)) for settings, members in alike(rows, varied)]
+            out += [
+                Study(task, settings, made.collect(task, members)) for settings, members in alike(rows, made.varied)
+            ]
         return out
 
     def analysis(self, name: str) -> list[dict[str, Any]]:

@@ -17,12 +17,12 @@ from critgrad.lab.stats import Comparison, Interval, paired_difference
 from critgrad.lab.train.loop import best_epoch
 
 from ..protocol import confirm, paper_values
-from ..protocol.records import ArmResult, Outcome
+from ..protocol.records import ArmResult, Outcome, interval_of
 from . import rules
 from .findings import Findings
 from .judged import families
 from .rules import Ruling
-from .text import interval, probability, table
+from .text import interval, page, probability, table
 
 NINE = tuple(dict.fromkeys(row.task for row in paper_values.BEST))
 # Of each family the frozen candidate; where only the other was announced (Penn Treebank, before the search's end), that one.
@@ -103,8 +103,7 @@ def to_each(outcome: Outcome, ours: ArmResult, role: str) -> tuple[tuple[str, In
     """
     against = next(primary.against for primary in outcome.registration.primary if primary.arm == role)
     rivals = [arm for arm in (outcome.arm(ours.family, other) for other in against) if arm is not None]
-    higher = outcome.registration.higher_is_better
-    return tuple((arm.label, paired_difference(ours.values, arm.values, higher_is_better=higher)) for arm in rivals)
+    return tuple((arm.label, outcome.difference(ours, arm)) for arm in rivals)
 
 
 def _at_equal_time(
@@ -155,19 +154,9 @@ def goal_page(findings: Findings) -> str:
     if all(cell.found is None for cell in found):
         return ""
     head = ("task", "arm", "best rival on the tuning seeds", "difference", "Holm", "at equal wall-clock", "better?")
-    text = """\
-# The goal: six of nine tasks
-
-We had set out for one optimizer that is better than its equally tuned base and that base's best rival on six of the paper's
-nine tasks, for Adam and for SGD, also at equal wall-clock. What stands for Adam (`NAdam_F`) and for SGD
-(`Nesterov_F(scope="tensor")`) was chosen by a search on CIFAR-10. At equal wall-clock ours has only the epochs that fit into
-the rival's time, by the median of the timed epochs; what each seed's timed run gives by itself stands beside it. Where a later
-question asked the same of a task again (`+`), it stands in the first one's place.
-
-"""
-    text += table(head, [_line(cell) for cell in found], ("difference", "Holm"))
+    made = table(head, [_line(cell) for cell in found], ("difference", "Holm"))
     each = [f"- {cell.name}: {cell.found.arm} minus {each_text(cell.to_each)}\n" for cell in found if cell.found]
-    return f"{text}\nTo each rival; the best on the tuning seeds need not be the best on the others:\n\n{''.join(each)}"
+    return page("goal", table=made, each="".join(each))
 
 
 def each_text(found: Sequence[tuple[str, Interval]]) -> str:
@@ -191,7 +180,7 @@ def _line(cell: GoalCell) -> list[str]:
     if cell.clock is not None and cell.epochs is not None:
         parts = [f"{cell.epochs[0]} epochs for {cell.epochs[1]}", _by_single_runs(cell), cell.doubtful]
         clock = f"{interval(cell.clock, '+')} ({'; '.join(filter(None, parts))})"
-    difference = interval(Interval(row.difference, row.low, row.high, row.n), "+")
+    difference = interval(interval_of(row), "+")
     label = cell.name + (", part of the data" if cell.part else "")
     won = {True: "yes", False: "no", None: "open"}[cell.won]
     if cell.doubtful:

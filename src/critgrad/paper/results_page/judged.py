@@ -14,9 +14,9 @@ from functools import cache
 
 from critgrad.lab.stats import Comparison, Interval, judge
 
-from ..protocol.records import Outcome
+from ..protocol.records import Outcome, interval_of
 from .findings import Findings
-from .text import interval
+from .text import interval, page, probability, table
 
 KINDS = {"adding": "adding the memory (_C)", "damping": "damping (_F)", "on the rival": "damping on the rival"}
 _KIND_OF = {"C": "adding", "F": "damping", "F-rival": "on the rival", "F-tensor": "on the rival"}
@@ -43,7 +43,7 @@ class Judged:
     @property
     def difference(self) -> Interval:
         """With its interval."""
-        return Interval(self.row.difference, self.row.low, self.row.high, self.row.n)
+        return interval_of(self.row)
 
     @property
     def text(self) -> str:
@@ -127,3 +127,87 @@ def all_judged(findings: Findings) -> list[Judged]:
     order = [outcome.name for outcome in findings.outcomes]
     kinds = list(KINDS)
     return sorted(rows, key=lambda found: (order.index(found.outcome.name), kinds.index(found.kind), found.row.family))
+
+
+# -- as pages ----------------------------------------------------------------------------------------------------------
+
+ABOUT = {
+    "C": "One family of tests: adding the memory on the suite's tasks.",
+    "C-rare": "Classes with few examples (`longtail`), phases that are forgotten (`continual`): tasks that were chosen because "
+    "a search gave something there, and no part of the suite.",
+    "F": "One family of tests: damping with the memory on the suite's tasks.",
+    "F-rare": "As on [the page on adding](adding.md).",
+    "F-rival": "`NAdam_F` and `Nesterov_F`: a search on CIFAR-10 chose them, then they were announced for other tasks, all "
+    "rivals tuned anew. Where the same was asked of a task again (`+`), that stands in the first one's place.",
+    "F-tensor": 'The same with `scope="tensor"`.',
+    "F-rival-rare": "Announced together with the others on these tasks.",
+}
+
+
+def comparison_table(rows: Sequence[Judged], with_name: bool = True) -> str:
+    """With everything that a word rests on."""
+    head = ("task", "arm", "", "difference", "best rival on the tuning seeds", "seeds", "p", "Holm", "P(better)")
+    cells = [
+        [
+            found.outcome.name,
+            found.row.arm,
+            ("identical" if found.row.identical else found.row.verdict)
+            + ("" if found.row.testable else ", not testable"),
+            found.text,
+            found.row.rival,
+            str(found.row.n),
+            *[probability(p) for p in (found.row.p, found.row.p_holm)],
+            f"{found.row.poi:.2f}",
+        ]
+        for found in rows
+    ]
+    first = 0 if with_name else 1
+    return table(head[first:], [row[first:] for row in cells], (head[3], *head[5:]))
+
+
+def comparisons_page(title: str, kinds: Sequence[str], findings: Findings) -> str:
+    """All families of tests of some kinds; nothing where there are none."""
+    mine = {name: tests for name, tests in families(findings).items() if tests.kind in kinds}
+    text = ""
+    for name, tests in mine.items():
+        head = f"{tests.kind.capitalize()}: {tests.where}"
+        about = ABOUT.get(name, "One family of tests, as it was announced.")
+        text += f"\n## {head}\n\n{about} {tests.text.capitalize()}.\n\n{comparison_table(tests.rows)}"
+    for found in replaced(findings):
+        if found.kind in kinds:
+            first = f"{found.outcome.name}, {found.row.arm} {found.text} (p {probability(found.row.p)})"
+            text += f"\nBefore it was asked again: {first}.\n"
+    return page("comparisons", title=title, families=text) if text else ""
+
+
+def arms_page(findings: Findings) -> str:
+    """One number for each arm over the suite; nothing without a suite."""
+    rows = [
+        [
+            row.family,
+            row.label,
+            str(len(row.tasks)),
+            interval(Interval(100 * d.value, 100 * d.low, 100 * d.high, d.tasks), "+"),
+        ]
+        for row in findings.suite_rows
+        if (d := row.difference) is not None
+    ]
+    if not rows:
+        return ""
+    head = ("family", "arm", "tasks", "difference (%)")
+    return page("arms", table=table(head, rows, head[2:]))
+
+
+def made_of_page(findings: Findings) -> str:
+    """The decompositions; nothing where the controls were not run."""
+    parts = [(outcome, part) for outcome in findings.outcomes for part in outcome.decompositions]
+    text = ""
+    for arm in ("C", "F"):
+        if mine := [(outcome, part) for outcome, part in parts if part.arm == arm]:
+            effects = [term.effect for term in mine[0][1].terms]
+            rows = [
+                [o.name, f"{p.family}_{arm}", *[interval(t.difference, "+") for t in p.terms], interval(p.total, "+")]
+                for o, p in mine
+            ]
+            text += "\n" + table(("task", "arm", *effects, "in all"), rows, (*effects, "in all"))
+    return page("made-of", tables=text) if text else ""

@@ -2,50 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from operator import itemgetter
+from pathlib import Path
 
 from critgrad.lab.ledger import Row
 
 from ..protocol import registered
-from ..protocol.paper_values import RUN_TIMES, name_of
+from ..protocol.paper_values import name_of
 from ..search import find, searches, tasks_of
 from .findings import Findings
-from .goal import NINE
 from .searches import found_searches
-from .text import fixed, short, table, values
+from .text import fixed, page, short, table, values
 
 FAIR = "fair"
-_SENSITIVITY = (
-    "mnist-mlp",
-    "cifar10-convnet",
-    "cifar100-convnet",
-    "ptb-lstm",
-    "wikitext2-lstm",
-    "snli-lstm",
-    "multiwoz-bilstm",
-)
 # What the paper shows, the purpose under which a ledger keeps it, and the tasks that it shows it on.
-ITEMS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("test table and curves, all tuned alike", FAIR, NINE),
-    ("test table and curves, at the paper's settings", "paper-best", NINE),
-    ("the whole grid", "paper-grid", ("mnist-mlp", "mnist-logreg")),
-    ("staleness", "staleness", ("mnist-mlp", "mnist-logreg")),
-    ("ablations", "ablation", ("ptb-lstm", "cifar10-convnet")),
-    ("sensitivity", "sensitivity", _SENSITIVITY),
-    (
-        "stored against current gradients",
-        "gt-vs-gc",
-        ("cifar10-convnet", "cifar100-convnet", "ptb-lstm", "snli-lstm", "multiwoz-roberta"),
-    ),
-    ("label noise", "noise", ("noise-logreg",)),
-    ("convex problems", "convex", ("mnist-logreg", "covtype-logreg", "rcv1-logreg")),
-    ("run times", "runtime", tuple(RUN_TIMES)),
-)
+SHOWN = json.loads((Path(__file__).parents[1] / "values" / "shown.json").read_text(encoding="utf-8"))
 
 
 def runs_page(findings: Findings) -> str:
     """All of it."""
-    return "# What was run\n\n" + _ran(findings) + _not_run(findings) + _once(findings) + _withdrawn(findings)
+    missing, waiting = _not_run(findings)
+    once = {"once": _once(findings), "machine": machine(findings.once)}
+    return page("runs", ran=_ran(findings), missing=missing, waiting=waiting, **once, withdrawn=_withdrawn(findings))
 
 
 def machine(rows: Sequence[Row]) -> str:
@@ -99,17 +79,15 @@ def _ran(findings: Findings) -> str:
     return text + table(head, rows, ("runs",))
 
 
-def _not_run(findings: Findings) -> str:
-    """For each thing that the paper shows the tasks, and the announcements without a run."""
+def _not_run(findings: Findings) -> tuple[str, str]:
+    """For each thing that the paper shows the tasks; the announcements without a run."""
     there: dict[str, dict[str, set[str]]] = {}
     decided = [(outcome.task, FAIR) for outcome in findings.claimable]
     for task, purpose in (*decided, *_tracks(findings)):
         there.setdefault(purpose, {}).setdefault(name_of(task), set()).add(task)
     begun = {name_of(outcome.task) for outcome in findings.outcomes if not outcome.decided}
-    text = "\n## What has not been run\n\nWhat the paper shows, by the tasks that it shows it on (of its grid of 36,000 runs: "
-    text += "MNIST's). A variant stands for its task.\nRoBERTa has random weights here: no row of it is comparable with the "
-    text += "paper's.\n\n"
-    for label, purpose, tasks in ITEMS:
+    text = ""
+    for label, purpose, tasks in map(itemgetter("what", "purpose", "tasks"), SHOWN):
         found = there.get(purpose, {})
         run = [", ".join(sorted(found[task])) for task in tasks if task in found]
         late = {task: " (not finished)" if purpose == FAIR and task in begun else "" for task in tasks}
@@ -123,7 +101,7 @@ def _not_run(findings: Findings) -> str:
         waiting += [
             f"`{task}` in the search `{name}`" for task in tasks_of(name) if find(name, task).hash not in hashes
         ]
-    return text + (f"\nAnnounced, without a run so far: {', '.join(waiting)}.\n" if waiting else "")
+    return text, ", ".join(waiting)
 
 
 def _once(findings: Findings) -> str:
@@ -145,17 +123,13 @@ def _once(findings: Findings) -> str:
         )
     if not rows:
         return ""
-    text = "\n## Every task once\n\nOne epoch with one seed at full size of model and data, to show that each task runs; no "
-    text += (
-        f"comparison.\n{machine(findings.once)}. \\* is before the change that [Withdrawn](#withdrawn) tells about.\n\n"
-    )
     head = ("task", "parameters", "data", "start", "optimizer", "test", "seconds of training", "peak MiB")
-    return text + table(head, rows, ("parameters", "seconds of training", "peak MiB"))
+    return table(head, rows, ("parameters", "seconds of training", "peak MiB"))
 
 
 def _withdrawn(findings: Findings) -> str:
-    text = "\n## Withdrawn\n\nExperiments whose announcement was replaced. Their runs are there, and nothing rests on them.\n\n"
+    text = ""
     for gone in findings.withdrawn:
         text += f"- {gone.registration.task}: {gone.runs:,} runs, registration {gone.registration.hash[:12]}, commit "
         text += f"{(gone.commit or '-')[:12]}. {gone.reason}\n"
-    return text if findings.withdrawn else ""
+    return text

@@ -10,7 +10,7 @@ from critgrad.lab.tasks import task_of
 
 from ..search import Confirmed, SearchTrack, Standings, find, searches, standings, tasks_of
 from .findings import Findings
-from .text import behind, interval, short, table, values
+from .text import behind, interval, page, short, table, values
 
 COLUMNS = 4  # of differences in a table, the first ones of the file
 
@@ -60,21 +60,14 @@ def _on_fresh_seeds(confirmed: Sequence[Confirmed], against: Sequence[str]) -> s
         for row in confirmed
     ]
     head = ("family", "arm", "seeds", "test", *[f"minus {name}" for name in held])
-    return "\n## On fresh seeds\n\nAt the points that were chosen:\n\n" + table(head, rows, head[2:])
+    return table(head, rows, head[2:])
 
 
 def search_pages(findings: Findings) -> dict[str, str]:
     """By page: a search on a task, with a table for each family."""
     out = {}
     for track, made, runs in found_searches(findings):
-        search = track.search
-        text = f"""\
-# Search {search.name} on {search.task}
-
-What each option means: [Research](../research.md). The best of many is flattered by the choice: nothing is claimed here.
-{task_of(search.task).metric.name}, {search.epochs} epochs, batch {search.batch_size}{behind(search.settings)}; {runs:,} runs;
-{made.standing.text}. Validation values on {len(search.tuning_seeds)} tuning seeds; in brackets: on how many it was better.
-"""
+        search, text = track.search, ""
         for family in dict.fromkeys(line.family for line in made.lines):
             mine = sorted(
                 (line for line in made.lines if line.family == family),
@@ -86,22 +79,28 @@ What each option means: [Research](../research.md). The best of many is flattere
                     line.arm if line.is_variant else f"**{line.arm}**",
                     line.optimizer,
                     short(line.valid, 4),
-                    *[
-                        f"{line.minus[name]:+.3f} ({line.better[name]}/{line.seeds})" if name in line.minus else ""
-                        for name in ("base", "rival")
-                    ],
-                    values(line.point) + "".join(f" ({name} at the {end} edge)" for name, end in line.edges.items()),
+                    *line.against,
+                    values(line.point) + line.edges_text,
                 ]
                 for line in mine
             ]
             head = ("rank", "arm", "optimizer", "valid", "minus base", "minus rival", "best point")
             text += f"\n## {family}\n\n{made.verdict(family)}.\n\n" + table(head, rows, head[:1] + head[3:6])
-        text += _on_fresh_seeds(made.confirmed, search.against)
         whys = {line.arm: line.why for line in made.lines}
-        text += "\n## The arms\n\n" + "".join(f"- **{arm}**: {why}\n" for arm, why in sorted(whys.items()))
         gone = [
             f"- {line}\n" for line in withdrawn_searches(findings) if line.startswith(f"{search.task}, {search.name}:")
         ]
-        text += f"\n## Withdrawn\n\nPublished without a table:\n\n{''.join(gone)}" if gone else ""
-        out[f"search-{search.name}-{search.task.replace('@', '-')}"] = text
+        out[f"search-{search.name}-{search.task.replace('@', '-')}"] = page(
+            "search",
+            **{name: getattr(search, name) for name in ("name", "task", "epochs")},
+            metric=task_of(search.task).metric.name,
+            batch=f"{search.batch_size}{behind(search.settings)}",
+            runs=f"{runs:,}",
+            standing=made.standing.text,
+            seeds=len(search.tuning_seeds),
+            families=text,
+            confirmed=_on_fresh_seeds(made.confirmed, search.against),
+            arms="".join(f"- **{arm}**: {why}\n" for arm, why in sorted(whys.items())),
+            withdrawn="".join(gone),
+        )
     return out

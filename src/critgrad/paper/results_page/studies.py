@@ -11,7 +11,7 @@ from critgrad.lab.tasks import task_of
 from ..protocol.paper_values import RUN_TIME_TOPC, RUN_TIMES
 from .damped import damped_page
 from .findings import Findings, Study
-from .text import fixed, interval, seeds_text, short, table, values
+from .text import fixed, interval, page, seeds_text, short, table, values
 
 
 def analysis_pages(findings: Findings) -> dict[str, str]:
@@ -118,26 +118,19 @@ def _norms(findings: Findings) -> str:
             rows.append([_title(study), str(line["topC"]), str(line["runs"]), *found])
     if not rows:
         return ""
-    text = "# Norms of the stored gradients\n\nMean norm of the stored gradients over that of the current one, at the ends\n"
-    text += "of epochs.\n\n"
     head = ("task", "topC", "seeds", "ratio, median", "first epoch", "last epoch", "test")
-    return text + table(head, rows, head[1:]) + _clipped_away(findings)
+    return page("norms", table=table(head, rows, head[1:]), clipped=_clipped_away(findings))
 
 
 def _clipped_away(findings: Findings) -> str:
-    """A sentence on the tasks where every gradient looked at had the length to which it is clipped: no norm says anything."""
+    """The tasks where every gradient looked at had the length to which it is clipped: no norm says anything."""
     tasks = []
     for study in findings.studies("gt-vs-gc"):
         clip = study.settings.get("clip", task_of(study.task).clip)
         norms = [norm for line in study.data["lines"] for name in ("gt", "gc") for norm in line[name]]
         if clip is not None and norms and all(abs(norm - clip) <= 1e-3 * clip for norm in norms):
             tasks.append(f"{study.task} (at {clip:g})")
-    if not tasks:
-        return ""
-    text = (
-        f"\nOn {', '.join(tasks)} every gradient that was looked at, stored or current, had been clipped to the same "
-    )
-    return text + "length:\nthere the largest are no others than the latest, and the memory is a moving window.\n"
+    return ", ".join(tasks)
 
 
 def _runtime(findings: Findings) -> str:
@@ -159,11 +152,8 @@ def _runtime(findings: Findings) -> str:
             rows.append([task, "here", *["not run" for _ in RUN_TIME_TOPC]])
         if theirs := RUN_TIMES.get(task):
             rows.append([task, "paper, min", *[_minutes(value, theirs[0]) for value in theirs]])
-    text = "# Run times\n\nOne epoch of training with Adam (topC 0) and Adam_C; in brackets as a multiple of Adam's. Here: "
-    text += f"one\nrun after the other, without CUDA graphs, the second epoch; {', '.join(devices)}. The paper's table is of\n"
-    text += "another machine, and of batch sizes that it does not give: compare the multiples.\n\n"
     head = ("task", "epoch", *[f"topC {topC}" for topC in RUN_TIME_TOPC])
-    return text + table(head, rows, head[2:])
+    return page("run-times", devices=", ".join(devices), table=table(head, rows, head[2:]))
 
 
 def _seconds(point: Mapping[str, Any] | None) -> str:
@@ -188,9 +178,8 @@ def _noise(findings: Findings) -> str:
             points = {point["flip_y"]: point for point in line["points"]}
             rows.append([line["optimizer"], *[_percent(points.get(flip)) for flip in flips]])
         runs = sorted({point["runs"] for line in data["lines"] for point in line["points"]})
-        text += f"# Label noise\n\n{data['task']}: test accuracy with a share of the labels flipped; lr 1e-3 for all, as in "
-        text += f"the paper;\n{' or '.join(map(str, runs))} seeds, half width of the interval in brackets.\n\n"
-        text += table(("optimizer", *[f"{flip:g}" for flip in flips]), rows, tuple(f"{flip:g}" for flip in flips))
+        made = table(("optimizer", *[f"{flip:g}" for flip in flips]), rows, tuple(f"{flip:g}" for flip in flips))
+        text += page("label-noise", task=data["task"], seeds=" or ".join(map(str, runs)), table=made) + "\n"
     return text
 
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from pathlib import Path
-
-from critgrad.lab.stats import paired_difference
 
 from ..protocol.records import Outcome
 from .claims import verdicts
 from .figures import tuning_runs
 from .findings import Findings
-from .gains import gains_text
 from .judged import WORDS, Tests, all_judged, families
-from .text import capital, interval, short, table
+from .nine_tasks import gains_text
+from .text import capital, filled, interval, prose, short, table
 from .twice import rms, twice, without_the_largest
 
 COMMAND = "python -m critgrad.paper.results_page results/*.db.xz --out docs"
@@ -33,29 +29,6 @@ ALT: Mapping[str, str] = {
     "differences": "All announced differences by experiment, with their intervals, in % of what the base learns",
     "gains": "Gain of each _C optimizer in the paper, at its settings here, and tuned alike",
 }
-
-
-def prose(name: str) -> str:
-    """A Markdown file that lies beside this one."""
-    return (Path(__file__).parent / f"{name}.md").read_text(encoding="utf-8").strip()
-
-
-def filled(text: str, values: Mapping[str, str]) -> str:
-    """Names in braces by their values. A paragraph or an entry of a list goes where one of its names has none.
-
-    >>> filled("One {a}.\\n\\n- {b}\\n- {a}", {"a": "1"})
-    'One 1.\\n\\n- 1'
-    """
-    out = []
-    for block in text.split("\n\n"):
-        parts = [part for part in block.split("\n- ") if all(name in values for name in NAME.findall(part))]
-        if parts:
-            joined = "\n- ".join(parts)
-            out.append(f"- {joined}" if block.startswith("- ") and not joined.startswith("- ") else joined)
-    return NAME.sub(lambda match: values[match[1]], "\n\n".join(out))
-
-
-NAME = re.compile(r"\{([\w.-]+)\}")
 
 
 def summary_page(findings: Findings, index: str) -> str:
@@ -107,12 +80,9 @@ def _kept(tests: Tests, factor: float) -> str:
 
 
 def _minus(outcome: Outcome, family: str, arm: str, other: str) -> str:
-    mine, base = outcome.arm(family, arm), outcome.arm(family, other)
-    assert mine is not None, (outcome.name, family, arm)
-    assert base is not None, (outcome.name, family, other)
-    return interval(
-        paired_difference(mine.values, base.values, higher_is_better=outcome.registration.higher_is_better), "+"
-    )
+    found = outcome.minus(family, arm, other)
+    assert found is not None, (outcome.name, family, arm, other)
+    return interval(found, "+")
 
 
 def _kept_in_mind(findings: Findings) -> dict[str, str]:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from critgrad.lab.report.costs import reached_text
-from critgrad.lab.stats import paired_difference
 from critgrad.lab.tasks.rare import is_rare
 
 from ..protocol.records import ArmResult, Outcome
-from .comparisons import comparison_table
 from .findings import Findings
 from .goal import each_text, to_each
-from .judged import Judged, all_judged
+from .judged import Judged, all_judged, comparison_table
 from .papers import best_runs, best_section, grid_section
 from .text import behind, fixed, interval, short, table, values
 
@@ -93,18 +91,14 @@ def points_text(outcome: Outcome) -> str:
 
 
 def _arm(outcome: Outcome, arm: ArmResult) -> list[str]:
-    base = outcome.arm(arm.family, "base")
-    difference = ""
-    if base is not None and arm.arm != "base":
-        higher = outcome.registration.higher_is_better
-        difference = interval(paired_difference(arm.values, base.values, higher_is_better=higher), "+")
+    difference = None if arm.arm == "base" else outcome.minus(arm.family, arm.arm)
     chosen = values(arm.hyper) + "".join(f" ({name} at the {end} edge)" for name, end in arm.edges.items())
     chosen += f", {arm.epochs} epochs" if arm.epochs != outcome.registration.epochs else ""
     return [
         f"**{arm.label}**" if arm.arm == "base" else arm.label,
         chosen,
         interval(arm.test),
-        difference,
+        "" if difference is None else interval(difference, "+"),
         f"{arm.diverged}/{len(arm.seeds)}",
         reached_text(arm.reach.get("epochs")),
         f"{fixed(arm.cost.step_ms, 3)}" if arm.cost else "",

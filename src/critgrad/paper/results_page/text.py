@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from critgrad.lab.stats import Interval
-from critgrad.lab.words import fixed, interval_text
+from critgrad.lab.words import fixed as fixed
+from critgrad.lab.words import interval_text
 
 
 def interval(found: Interval, sign: str = "") -> str:
@@ -17,9 +20,6 @@ def interval(found: Interval, sign: str = "") -> str:
     ('92.271 ± 0.056', '0.512')
     """
     return interval_text(found, sign, fewest=2) if math.isfinite(found.half_width) else short(found.mean)
-
-
-__all__ = ["behind", "capital", "fixed", "interval", "probability", "seeds_text", "short", "table", "values"]
 
 
 def short(value: float | None, digits: int = 3) -> str:
@@ -85,3 +85,34 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[st
     """A Markdown table; ``right`` names the columns of numbers."""
     lines = [head, ["--:" if name in right else "---" for name in head], *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
+
+
+def prose(name: str) -> str:
+    """A Markdown file that lies beside this one."""
+    return (Path(__file__).parent / f"{name}.md").read_text(encoding="utf-8").strip()
+
+
+def filled(text: str, values: Mapping[str, str]) -> str:
+    """Names in braces by their values. A paragraph or an entry of a list goes where one of its names has none, a section where
+    none of its names has one.
+
+    >>> filled("One {a}.\\n\\n- {b}\\n- {a}\\n\\n## C\\n\\nAll:\\n\\n{c}", {"a": "1"})
+    'One 1.\\n\\n- 1'
+    """
+    sections = [(section, NAME.findall(section)) for section in text.split("\n\n## ")]
+    kept = "\n\n## ".join(section for section, names in sections if not names or any(name in values for name in names))
+    out = []
+    for block in kept.split("\n\n"):
+        parts = [part for part in block.split("\n- ") if all(name in values for name in NAME.findall(part))]
+        if parts:
+            joined = "\n- ".join(parts)
+            out.append(f"- {joined}" if block.startswith("- ") and not joined.startswith("- ") else joined)
+    return NAME.sub(lambda match: values[match[1]], "\n\n".join(out))
+
+
+NAME = re.compile(r"\{([\w.-]+)\}")
+
+
+def page(name: str, /, **values: object) -> str:
+    """The Markdown file of a page with its values; what is empty is not there."""
+    return filled(prose(name), {key: str(value) for key, value in values.items() if value})

@@ -7,21 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from critgrad.lab.stats import Interval, paired_difference
+from critgrad.lab.stats import Interval
 from critgrad.lab.stats.student import t_quantile
 
-from ..protocol.records import Outcome
+from ..protocol.arms import ARMS
 from .findings import Findings
-from .text import fixed, interval, table
-
-TEXT = """\
-# The luck of the search
-
-Most arms were tuned once, so an interval covers the seeds and not the points that the search happened to try. Some experiments
-were asked again, with other points and other seeds and everything tuned anew: arm minus its tuned base, in both. z is the
-difference of the two over its standard error. Were seeds all there is, its root mean square would be 1.
-
-"""
+from .text import fixed, interval, page, table
 
 
 @dataclass(frozen=True)
@@ -50,19 +41,10 @@ def twice(findings: Findings) -> list[Twice]:
             continue
         for family in (name for name in a.families if name in b.families):
             for arm in (name for name in a.arms if name in b.arms and name != "base"):
-                found = [_minus_base(outcome, family, arm) for outcome in (first, again)]
+                found = first.minus(family, arm), again.minus(family, arm)
                 if found[0] is not None and found[1] is not None:
-                    label = first.arm(family, arm)
-                    assert label is not None
-                    out.append(Twice(again.name, family, label.label, (found[0], found[1])))
+                    out.append(Twice(again.name, family, ARMS[arm].label_in(family), (found[0], found[1])))
     return out
-
-
-def _minus_base(outcome: Outcome, family: str, arm: str) -> Interval | None:
-    mine, base = outcome.arm(family, arm), outcome.arm(family, "base")
-    if mine is None or base is None:
-        return None
-    return paired_difference(mine.values, base.values, higher_is_better=outcome.registration.higher_is_better)
 
 
 def rms(rows: Sequence[Twice]) -> float:
@@ -83,6 +65,6 @@ def luck_page(findings: Findings) -> str:
         return ""
     cells = [[r.name, r.arm, *[interval(each, "+") for each in r.found], fixed(r.z, 1, "+")] for r in rows]
     largest, rest = without_the_largest(rows)
-    text = f"Over these {len(rows)} it is {rms(rows):.1f}; without {largest.arm} of {largest.name} {rest:.1f}.\n\n"
     head = ("asked again as", "arm minus base", "first search", "second search", "z")
-    return TEXT + text + table(head, cells, head[2:])
+    moved = {"largest": f"{largest.arm} of {largest.name}", "rest": f"{rest:.1f}"}
+    return page("luck", count=len(rows), factor=f"{rms(rows):.1f}", **moved, table=table(head, cells, head[2:]))

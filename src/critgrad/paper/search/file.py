@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from critgrad.lab.errors import LabError, MissingFileError
-from critgrad.lab.run.spec import ENGINES, Trial, content_hash
+from critgrad.lab.run.spec import Trial, content_hash
 from critgrad.lab.spaces import Axis, Point, draw
 
-from ..protocol.rungs import Rung, check
+from ..protocol.rungs import Rung
 
 FORMAT = 1
 FOLDER = Path(__file__).parents[1] / "searches"
@@ -66,9 +66,6 @@ class Search:
     engine: str = "bank"
     content: Mapping[str, Any] = field(default_factory=dict, repr=False)  # the part of the file that says all this
     path: Path | None = field(default=None, compare=False)
-
-    def __post_init__(self) -> None:
-        _check(self)
 
     @property
     def higher_is_better(self) -> bool:
@@ -154,16 +151,13 @@ def from_dict(name: str, task: str, values: Mapping[str, Any], path: Path | None
     arms = [arm for arm in values["arms"] if arm["name"] not in left_out]
     content = {**values, "name": name, "tasks": {task: mine}, "arms": arms}
     confirm = values["confirm"]
+    plain: dict[str, Any] = {entry: mine[entry] for entry in ("direction", "epochs", "batch_size", "trials")}
+    plain |= {entry: tuple(mine[entry]) for entry in ("tuning_seeds", "confirm_seeds")}
     return Search(
         name=name,
         task=task,
-        direction=mine["direction"],
-        epochs=mine["epochs"],
-        batch_size=mine["batch_size"],
-        trials=mine["trials"],
-        tuning_seeds=tuple(mine["tuning_seeds"]),
+        **plain,
         rungs=tuple(Rung(**rung) for rung in mine["race"]),
-        confirm_seeds=tuple(mine["confirm_seeds"]),
         confirm_keep=confirm["keep"],
         against=tuple(confirm["against"]),
         lr={family: Axis.from_dict(axis) for family, axis in mine["lr"].items()},
@@ -176,27 +170,3 @@ def from_dict(name: str, task: str, values: Mapping[str, Any], path: Path | None
         content=content,
         path=path,
     )
-
-
-def _check(s: Search) -> None:
-    def require(holds: bool, what: str, value: object, expected: str) -> None:
-        if not holds:
-            raise LabError(f"Invalid {what} of the search {s.name}: {value!r}, expected {expected}")
-
-    require(s.direction in ("max", "min"), "direction", s.direction, "max or min")
-    require(s.engine in ENGINES, "engine", s.engine, " or ".join(ENGINES))
-    for seeds in ("tuning_seeds", "confirm_seeds"):
-        values = getattr(s, seeds)
-        require(len(set(values)) == len(values) > 0, seeds, values, "different seeds")
-    shared = sorted(set(s.tuning_seeds) & set(s.confirm_seeds))
-    require(not shared, "confirm_seeds", shared, "fresh ones, none of them a tuning seed")
-    names = [arm.name for arm in s.arms]
-    require(len(set(names)) == len(names), "arms", names, "different names")
-    absent = [name for name in (BASE, *s.against) if name not in names]
-    require(not absent, "against", absent, "arms of this search, the base among them")
-    check(s.rungs, s.trials, len(s.tuning_seeds), s.epochs)
-    for arm in s.arms:
-        for family in arm.optimizer:
-            require(family in s.lr, f"family of {arm.name}", family, f"one of {', '.join(s.lr)}")
-    for family in s.lr:
-        require(any(arm.name == BASE for arm in s.arms_of(family)), "arms", family, "a base in each family")

@@ -24,7 +24,6 @@ class ArmLine:
     arm: str
     why: str
     optimizer: str
-    options: Mapping[str, Any]
     is_variant: bool
     points: int
     runs: int
@@ -38,6 +37,19 @@ class ArmLine:
     seeds: int
     minus: Mapping[str, float]  # by the arm it is held against: positive is better
     better: Mapping[str, int]  # on how many of the seeds
+
+    @property
+    def edges_text(self) -> str:
+        """`` (lr at the high edge)`` for each value at an end of its range."""
+        return "".join(f" ({name} at the {end} edge)" for name, end in self.edges.items())
+
+    @property
+    def against(self) -> list[str]:
+        """The differences to the base and the rival, and on how many of the seeds it was better."""
+        return [
+            f"{self.minus[name]:+.3f} ({self.better[name]}/{self.seeds})" if name in self.minus else ""
+            for name in (BASE, "rival")
+        ]
 
 
 @dataclass(frozen=True)
@@ -97,7 +109,7 @@ def standings(track: SearchTrack, ledger: Reader) -> Standings:
             lines.append(_line(track, state, known, place.get(state.arm.name)))
         if not any(state.pending for state in states):
             confirmed += _confirmed(track, states, view)
-    return Standings(search.name, search.task, standing(ledger, track.registration), tuple(lines), tuple(confirmed))
+    return Standings(search.name, search.task, standing(ledger, search), tuple(lines), tuple(confirmed))
 
 
 def _line(track: SearchTrack, state: ArmState, known: Mapping[str, ArmState], rank: int | None) -> ArmLine:
@@ -116,7 +128,6 @@ def _line(track: SearchTrack, state: ArmState, known: Mapping[str, ArmState], ra
         arm=state.arm.name,
         why=state.arm.why,
         optimizer=state.arm.optimizer[state.family],
-        options=state.arm.options,
         is_variant=search.is_variant(state.arm),
         points=len(state.points),
         runs=state.runs,
@@ -161,35 +172,20 @@ def _confirmed(track: SearchTrack, states: Sequence[ArmState], view: View) -> li
 
 # -- as text -----------------------------------------------------------------------------------------------------------
 
-HEADS = (
-    "rank",
-    "arm",
-    "optimizer",
-    "valid",
-    "loss",
-    "minus base",
-    "minus rival",
-    "best point",
-    "runs",
-    "diverged",
-    "what",
-)
+_DIFFERENCES = ("minus base", "minus rival")
+HEADS = ("rank", "arm", "optimizer", "valid", "loss", *_DIFFERENCES, "best point", "runs", "diverged", "what")
 
 
 def cells(line: ArmLine) -> tuple[str, ...]:
     """A line as text, by ``HEADS``."""
-    point = listed(dict(line.point)) + "".join(f" ({name} at the {end} edge)" for name, end in line.edges.items())
     return (
         "-" if line.rank is None else str(line.rank),
         line.arm,
         line.optimizer,
         "-" if line.valid is None else f"{line.valid:.4g}",
         "-" if line.loss is None else f"{line.loss:.4g}",
-        *(
-            f"{line.minus[name]:+.3f} ({line.better[name]}/{line.seeds})" if name in line.minus else ""
-            for name in (BASE, "rival")
-        ),
-        point,
+        *line.against,
+        listed(dict(line.point)) + line.edges_text,
         f"{line.runs}" + (f" (+{line.pending} next)" if line.pending else ""),
         str(line.diverged) if line.diverged else "",
         line.why,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -39,11 +38,6 @@ class SearchTrack:
     """Every arm is tuned with the same number of points and the same rungs, and the best are run on fresh seeds."""
 
     search: Search
-
-    @property
-    def registration(self) -> Any:
-        """What the ledger keeps a record of: a search has the hash, the path and the content of a registration."""
-        return self.search
 
     def view(self, ledger: Reader) -> View:
         """The rows of this search."""
