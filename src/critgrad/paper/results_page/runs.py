@@ -45,7 +45,8 @@ ITEMS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 
 def runs_page(findings: Findings) -> str:
     """All of it."""
-    return "# What was run\n\n" + _ran(findings) + _not_run(findings) + _once(findings) + _withdrawn(findings)
+    about = "In short: published runs by experiment, what of the paper was not run, every task once, what was withdrawn.\n\n"
+    return f"# What was run\n\n{about}" + _ran(findings) + _not_run(findings) + _once(findings) + _withdrawn(findings)
 
 
 def machine(rows: Sequence[Row]) -> str:

@@ -71,7 +71,8 @@ def search_pages(findings: Findings) -> dict[str, str]:
         text = f"""\
 # Search {search.name} on {search.task}
 
-What each option means: [Research](../research.md). The best of many is flattered by the choice: nothing is claimed here.
+In short: a screen of variants with few runs each. The best of many is flattered by the choice, so nothing is claimed here;
+a winner is run once more on fresh seeds, at the end. What each option means: [Research](../research.md).
 {task_of(search.task).metric.name}, {search.epochs} epochs, batch {search.batch_size}{behind(search.settings)}; {runs:,} runs;
 {made.standing.text}. Validation values on {len(search.tuning_seeds)} tuning seeds; in brackets: on how many it was better.
 """
