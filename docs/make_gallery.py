@@ -269,6 +269,13 @@ def _belongs(stem: str, shot: Shot) -> bool:
     return stem == name or stem.startswith(name + "-")
 
 
+def alt(shot: Shot, path: Path) -> str:
+    """What a figure shows, for who does not see it."""
+    rest = path.stem.removeprefix(f"{shot.analysis}-{shot.task}").strip("-").replace("-", " ")
+    which = f"topC {rest}" if shot.analysis == "staleness" else rest
+    return f"{WORDS[shot.analysis][0]}: {shot.task}" + (f", {which}" if which else "")
+
+
 def page(found: Mapping[Shot, Mapping[str, Any]], figures: Mapping[Shot, Sequence[Path]]) -> str:
     """The whole page."""
     machines = sorted({data["machine"] for data in found.values() if "machine" in data})
@@ -283,7 +290,7 @@ def page(found: Mapping[Shot, Mapping[str, Any]], figures: Mapping[Shot, Sequenc
         if not data:
             parts.append("(Not run here yet.)")
             continue
-        images = [f'<img src="gallery/{path.name}" alt="{path.stem}">' for path in figures.get(shot, ())]
+        images = [f'<img src="gallery/{path.name}" alt="{alt(shot, path)}">' for path in figures.get(shot, ())]
         if images:
             parts.append('<div class="figures">\n' + "\n".join(images) + "\n</div>")
         table = markdown_table(TABLES[shot.analysis](data))

@@ -53,8 +53,12 @@ def pages_of(findings: Findings) -> dict[str, str]:
         if group:
             index += f"\n## {title}\n\n" + "".join(f"- [{_title(text)}]({name}.md)\n" for name, text in group.items())
             links = [f"{_anchors(name, text)}[{name}](results/{name}.md)" for name, text in group.items()]
-            many = f"{_anchors('searches', '')}[{len(group)} pages](results/README.md#searches)"
-            short += f"{title}: {many if title == 'Searches' else ', '.join(links)}.\n\n"
+            if title == "Searches":
+                places = [re.sub(r"Search (\S+) on (\S+)", r"\2-\1", _title(text)) for text in group.values()]
+                links = [
+                    f"{_at('search-among-variants-of-damping', *places)}[{len(group)} pages](results/README.md#searches)"
+                ]
+            short += f"{title}: {', '.join(links)}.\n\n"
     index += f"\n## Words\n\n{prose('words')}\n\n{prose('glossary')}\n"
     out = {"results.md": summary_page(findings, short), "results/README.md": index}
     out |= {f"results/{name}.md": text for group in groups.values() for name, text in group.items()}
@@ -64,17 +68,26 @@ def pages_of(findings: Findings) -> dict[str, str]:
 # Places of the one long page that results once were, where a title does not say it: links to them lead on.
 _PLACES = {
     "claims": ("verdicts",),
-    "adding": ("the-suite", "where-the-signal-is-rare", "asked-again"),
-    "searches": ("search-among-variants-of-damping",),
-    **dict.fromkeys(("arms", "damping", "luck"), ()),
+    "adding": ("the-suite", "where-the-signal-is-rare", "asked-again", "adding-the-memory-_c-primary-comparisons"),
+    "damping": (
+        "damping-with-the-memory-_f-primary-comparisons",
+        "damping-on-the-rival-nadam_f-nesterov_f-primary-comparisons",
+        "damping-on-the-rival-each-tensor-by-itself-scopetensor-primary-comparisons",
+    ),
+    "ablations": ("ablations", "ptb-lstmb420-epochs-12-tf32-true"),  # the others are in "sensitivity", which came first
+    "luck": (),
 }
 
 
 def _anchors(name: str, text: str) -> str:
     titles = re.findall(r"^##? (.+)$", text, re.MULTILINE)
-    titles = titles[:1] if name in ("sensitivity", "ablations") else titles
+    return _at(*_PLACES.get(name, titles))
+
+
+def _at(*titles: str) -> str:
+    """Places that a heading, or its anchor, leads to."""
     slugs = [re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title).lower()) for title in titles]
-    return "".join(f'<a id="{slug}"></a>' for slug in _PLACES.get(name, tuple(dict.fromkeys(slugs))))
+    return "".join(f'<a id="{slug}"></a>' for slug in dict.fromkeys(slugs))
 
 
 def _title(text: str) -> str:

@@ -100,7 +100,7 @@ class Drawing:
 # -- the figures -------------------------------------------------------------------------------------------------------
 
 ARMS = {"base": "base", "C": "adding", "F": "damping"}
-NAMES = {"SGD": "SGD", "SGDM": "SGD with momentum .9", "RMSprop": "RMSprop", "Adam": "Adam"}
+NAMES = {"SGD": "SGD", "SGDM": "SGD, momentum .9", "RMSprop": "RMSprop", "Adam": "Adam"}
 LEFT, RIGHT, BIN = -2.0, 1.5, 1 / 3  # decades of learning rate around the base's best
 FEWEST = 4  # experiments behind a point of a line
 
@@ -152,15 +152,15 @@ def best_by_rate(runs: list[tuple[str, float, float]]) -> list[tuple[float, floa
 def learning_rates(findings: Findings) -> Drawing:
     """One panel for each family."""
     runs = tuning_runs(findings)
-    words = "What is learnt against the learning rate: adding the memory reaches the base's level at lower rates and collapses "
-    words += "at higher ones; damping lies on the base's curve."
+    words = "How much is learnt at which learning rate: adding the memory reaches the base's level at lower rates and "
+    words += "collapses at higher ones; damping stays close to the base around its best rate."
     made = Drawing(880, 590, words)
     made.legend(60, 24, [("base", "base"), ("adding", "adding the memory (_C)"), ("damping", "damping (_F)")])
     for index, (family, arms) in enumerate(runs.items()):
         left, top = 52 + 425 * (index % 2), 66 + 258 * (index // 2)
         _panel(made, family, arms, left, top, 385, 192)
-    made.text(868, 24, "0 %: before training, 100 %: the base's best", "quiet", 13, "end")
-    made.text(440, 580, "learning rate, decades from the base's best", "quiet", anchor="middle")
+    made.text(868, 24, "learnt: 0 % before training, 100 % the base's best", "quiet", 14, "end")
+    made.text(440, 580, "learning rate, as a multiple of the base's best", "quiet", anchor="middle")
     return made
 
 
@@ -178,7 +178,7 @@ def _panel(made: Drawing, family: str, arms: Runs, left: float, top: float, widt
         made.text(left - 6, y(value) + 4, f"{value:.0%}", "quiet", 13, "end")
     for decades in range(math.ceil(LEFT), math.floor(RIGHT) + 1):
         made.line([(x(decades), top), (x(decades), top + height)], "grid", 1.5 if decades == 0 else 1)
-        made.text(x(decades), top + height + 17, f"{decades:+d}" if decades else "0", "quiet", 13, "middle")
+        made.text(x(decades), top + height + 17, f"{10.0**decades:g}", "quiet", 13, "middle")
     for arm, runs in arms.items():
         seen = [(x(decades), y(value)) for _, decades, value in runs if LEFT <= decades <= RIGHT]
         made.cloud(seen, ARMS[arm], 2.6, 0.3)
@@ -198,16 +198,25 @@ def differences(findings: Findings) -> Drawing:
     for one in all_judged(findings):
         by_name[one.outcome.name].append(one)
     rows = sum(map(len, by_name.values()))
-    made = Drawing(880, 84 + 8 * rows + 12 * len(by_name), f"All {rows} announced differences by experiment")
+    made = Drawing(880, 128 + 8 * rows + 12 * len(by_name), f"All {rows} announced differences by experiment")
     made.legend(24, 22, KINDS.items())
     made.text(
-        24, 42, "filled: better or worse; hollow: same or open; band: the margin, 1 % of what is learnt", "quiet", 12
+        24,
+        42,
+        "filled: better or worse; hollow: same or open; band: 1 %, inside which a difference is called same",
+        "quiet",
+        14,
+    )
+    made.text(
+        24, 62, "in each colour, from above: Adam, RMSprop, SGD with momentum .9, SGD, as far as announced", "quiet", 14
     )
 
     def x(share: float) -> float:
         return 540 + 310 * min(max(share, -WIDEST), WIDEST) / WIDEST
 
-    top, bottom = 64, made.height - 18
+    top, bottom = 84, made.height - 42
+    axis = "difference to the best rival in % of what the base learns; right: better; at an edge: beyond it"
+    made.text(868, made.height - 8, axis, "quiet", 14, "end")
     made.box(x(-1), top, x(1) - x(-1), bottom - top, "band")
     for share in (-15, -10, -5, 0, 5, 10, 15):
         made.line([(x(share), top), (x(share), bottom)], "grid", 1.5 if share == 0 else 1)
@@ -233,7 +242,9 @@ def gains(findings: Findings) -> Drawing:
     made = Drawing(880, 78 + 26 * len(rows), "The paper's gains, at its settings here, and tuned alike")
     inks = dict(zip(COLUMNS, ("base", "adding", "damping")))
     made.legend(24, 22, [(ink, words) for words, ink in inks.items()])
-    made.text(24, 42, "gain over the base in % of its value; at an end: beyond it", "quiet", 13)
+    made.text(
+        24, 42, "gain over the base in % of its value, right: the memory is better; at an edge: beyond it", "quiet", 14
+    )
 
     def x(share: float) -> float:
         return 220 + 630 * (min(max(share, -0.15), 0.3) + 0.15) / 0.45
@@ -247,7 +258,7 @@ def gains(findings: Findings) -> Drawing:
         made.text(206, y + 4, label, size=14, anchor="end")
         made.line([(x(min(shares)), y), (x(max(shares)), y)], "grid", 3)
         for share, ink in reversed(list(zip(shares, inks.values()))):
-            made.dot(x(share), y, ink, 5, hollow=ink == "base")
+            made.dot(x(share), y, ink, 5)
     return made
 
 

@@ -140,13 +140,14 @@ ABOUT = {
     "F-rival": "`NAdam_F` and `Nesterov_F`: a search on CIFAR-10 chose them, then they were announced for other tasks, all "
     "rivals tuned anew. Where the same was asked of a task again (`+`), that stands in the first one's place.",
     "F-tensor": 'The same with `scope="tensor"`.',
-    "F-rival-rare": "Announced together with the others on these tasks.",
+    "F-rival-rare": "Announced together with the others on these tasks. SGD and SGD with momentum share one `Nesterov_F`: it "
+    "stands twice, against the best of each one's rivals.",
 }
 
 
 def comparison_table(rows: Sequence[Judged], with_name: bool = True) -> str:
     """With everything that a word rests on."""
-    head = ("task", "arm", "", "difference", "best rival on the tuning seeds", "seeds", "p", "Holm", "P(better)")
+    head = ("task", "arm", "word", "difference", "best rival on the tuning seeds", "seeds", "p", "Holm", "P(better)")
     cells = [
         [
             found.outcome.name,
@@ -168,7 +169,7 @@ def comparison_table(rows: Sequence[Judged], with_name: bool = True) -> str:
 def comparisons_page(title: str, kinds: Sequence[str], findings: Findings) -> str:
     """All families of tests of some kinds; nothing where there are none."""
     mine = {name: tests for name, tests in families(findings).items() if tests.kind in kinds}
-    text = ""
+    text = "\nIn short:\n\n" + "".join(f"- {tests.kind}, {tests.where}, {tests.text}\n" for tests in mine.values())
     for name, tests in mine.items():
         head = f"{tests.kind.capitalize()}: {tests.where}"
         about = ABOUT.get(name, "One family of tests, as it was announced.")
@@ -177,7 +178,7 @@ def comparisons_page(title: str, kinds: Sequence[str], findings: Findings) -> st
         if found.kind in kinds:
             first = f"{found.outcome.name}, {found.row.arm} {found.text} (p {probability(found.row.p)})"
             text += f"\nBefore it was asked again: {first}.\n"
-    return page("comparisons", title=title, families=text) if text else ""
+    return page("comparisons", title=title, families=text) if mine else ""
 
 
 def arms_page(findings: Findings) -> str:
@@ -209,5 +210,9 @@ def made_of_page(findings: Findings) -> str:
                 [o.name, f"{p.family}_{arm}", *[interval(t.difference, "+") for t in p.terms], interval(p.total, "+")]
                 for o, p in mine
             ]
-            text += "\n" + table(("task", "arm", *effects, "in all"), rows, (*effects, "in all"))
+            largest = Counter(max(part.terms, key=lambda term: abs(term.difference.mean)).effect for _, part in mine)
+            counts = ", ".join(f"{effect} in {count}" for effect, count in largest.most_common())
+            kind = KINDS["adding" if arm == "C" else "damping"]
+            text += f"\nIn short, {kind}: of {len(mine)} differences the largest part is {counts}.\n\n"
+            text += table(("task", "arm", *effects, "in all"), rows, (*effects, "in all"))
     return page("made-of", tables=text) if text else ""

@@ -57,15 +57,15 @@ def best_of_eight(fair: Mapping[str, bool], paper: Mapping[str, bool], tasks: in
 
 
 def six_wins(won: Mapping[str, Sequence[bool | None]], needed: int = 6) -> Ruling:
-    """Holds: every family has ``needed`` wins; not confirmed: one cannot have them any more. ``None`` is an open task.
+    """Holds: every family has ``needed`` wins; not confirmed: one cannot have them any more. ``None`` is an undecided task.
 
     >>> six_wins({"Adam": [True] * 6 + [False] * 3, "SGDM": [False] * 4 + [None] * 5})
-    Ruling(verdict='not confirmed', effect='Adam: 6 better, 3 not, 0 open; SGDM: 0 better, 4 not, 5 open', more='')
+    Ruling(verdict='not confirmed', effect='Adam: 6 better, 3 not, 0 undecided; SGDM: 0 better, 4 not, 5 undecided', more='')
     """
     parts, states = [], []
     for family, tasks in won.items():
         wins, losses = tasks.count(True), tasks.count(False)
-        parts.append(f"{family}: {wins} better, {losses} not, {len(tasks) - wins - losses} open")
+        parts.append(f"{family}: {wins} better, {losses} not, {len(tasks) - wins - losses} undecided")
         states.append(HOLDS if wins >= needed else NOT_SEEN if len(tasks) - losses < needed else NOT_TESTED)
     verdict = NOT_SEEN if NOT_SEEN in states else NOT_TESTED if NOT_TESTED in states else HOLDS
     return Ruling(verdict, "; ".join(parts))
@@ -175,7 +175,7 @@ def variants_worse(studies: Sequence[Mapping[str, Any]], variants: Mapping[str, 
         return Ruling(NOT_TESTED, "")
     worse = sum(row["difference"]["high"] < 0 for row in rows)
     better = sum(row["difference"]["low"] > 0 for row in rows)
-    effect = f"at its own learning rate {worse} of {len(rows)} are worse than the paper's choice, {better} better"
+    effect = f"with its learning rate kept, {worse} of {len(rows)} are worse than the paper's choice, {better} better"
     return Ruling(HOLDS if worse == len(rows) else NOT_SEEN, effect)
 
 

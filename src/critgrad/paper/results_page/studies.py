@@ -106,7 +106,9 @@ def _ablation(findings: Findings) -> str:
         text += _far_from_trained(findings, study, [row["test"] for of in study.data["studies"].values() for row in of])
         head = ("what is varied", "optimizer", "variant", f"test {study.data['metric']}", "minus the default")
         text += table(head, rows, head[3:])
-    return f"# Ablations\n{text}" if text else ""
+    about = "In short: one thing is varied at a time, all else is as the paper chose it, the learning rate, too: a variant\n"
+    about += "may be worse by its step length alone. What comes out: [claims](claims.md) 4, 8, 9. Few seeds, no correction.\n"
+    return f"# Ablations\n\n{about}{text}" if text else ""
 
 
 def _norms(findings: Findings) -> str:

@@ -10,7 +10,7 @@ from critgrad.lab.tasks.rare import is_rare
 from ..protocol.records import ArmResult, Outcome
 from .findings import Findings
 from .goal import each_text, to_each
-from .judged import Judged, all_judged, comparison_table
+from .judged import WORDS, Judged, all_judged, comparison_table, replaced
 from .papers import best_runs, best_section, grid_section
 from .text import behind, fixed, interval, short, table, values
 
@@ -26,7 +26,7 @@ def page_of(task: str) -> str:
 
 def task_pages(findings: Findings) -> dict[str, str]:
     """By page, its text: one for each task with a fair experiment or runs at the paper's settings."""
-    judged = all_judged(findings)
+    judged, later = all_judged(findings), replaced(findings)
     best = {page_of(task): (task, runs) for task, runs in best_runs(findings).items()}
     grids = {page_of(run.track.task): run for run in findings.papers if run.track.name == "paper-grid"}
     of_page: dict[str, list[Outcome]] = {name: [] for name in (*best, *grids)}
@@ -34,15 +34,31 @@ def task_pages(findings: Findings) -> dict[str, str]:
         of_page.setdefault(page_of(outcome.task), []).append(outcome)
     out = {}
     for name, outcomes in of_page.items():
-        text = f"# {name}\n"
-        for outcome in outcomes:
-            text += _experiment(outcome, [found for found in judged if found.outcome.name == outcome.name])
+        of_each = [(o, [found for found in judged if found.outcome.name == o.name]) for o in outcomes]
+        text = f"# {name}\n{_in_short(of_each, later)}"
+        for outcome, mine in of_each:
+            text += _experiment(outcome, mine)
         if name in best:
             text += best_section(findings, *best[name])
         if name in grids:
             text += grid_section(grids[name])
         out[name] = text
     return out
+
+
+def _in_short(of_each: Sequence[tuple[Outcome, Sequence[Judged]]], later: Sequence[Judged]) -> str:
+    """Which arm has which word, by experiment, but where a ``later`` question stands in its place; nothing without one."""
+    lines = ""
+    for outcome, judged in of_each:
+        arms = {
+            word: [found.row.arm for found in judged if found.row.verdict == word and found not in later]
+            for word in WORDS
+        }
+        said = [f"{word}: {', '.join(dict.fromkeys(names))}" for word, names in arms.items() if names]
+        lines += f"- `{outcome.name}`: {'; '.join(said)}\n" if said else ""
+    return (
+        f"\nIn short, each against its best rival ([what the words mean](README.md#words)):\n\n{lines}" if lines else ""
+    )
 
 
 def _experiment(outcome: Outcome, judged: Sequence[Judged]) -> str:
