@@ -20,7 +20,8 @@ from .inspection import inspect
 from .memory import Memory
 from .memory import policies as _policies
 from .memory.aggregations import Aggregation
-from .memory.policies import Policy, Replay
+from .memory.policies import Policy
+from .memory.replay import Replay
 from .optimizers import SGD_C, SGD_F, Adam_C, Adam_F, AdamW_C, AdamW_F, AggMo_C, NAdam_C, NAdam_F, RMSprop_C, RMSprop_F
 
 # Where these stood in earlier releases: pickles name them, and scripts may import them.

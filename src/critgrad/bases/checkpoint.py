@@ -15,7 +15,8 @@ import torch
 
 from ..memory.aggregations import aggregation_of
 from ..memory.keys import KEYS, SLOTS
-from ..memory.options import DEFAULTS, KEPT_ON_LOAD, OBJECTS, check_options, saved_form
+from ..memory.options import KEPT_ON_LOAD, OBJECTS, check_options, read_options, saved_form
+from ..memory.saving import put
 from ..memory.takeover import check_state
 
 if TYPE_CHECKING:
@@ -24,10 +25,8 @@ if TYPE_CHECKING:
 
 def saved(optimizer: WithMemory, state_dict: dict[str, Any]) -> dict[str, Any]:
     """``state_dict`` with what only Python can hold replaced by its name."""
-    keys = {optimizer._critical_key(name) for name in DEFAULTS}
     for group in state_dict["param_groups"]:
-        for key in keys & group.keys():
-            group[key] = saved_form(group[key])
+        group.update({key: saved_form(group[key]) for key in optimizer._critical_keys().values() if key in group})
     state_dict["state"] = in_tensors_of_their_own(optimizer, state_dict["state"])
     waiting = {
         state[SLOTS].device.type
@@ -56,14 +55,10 @@ def in_tensors_of_their_own(optimizer: WithMemory, state: Mapping[Any, Any]) -> 
 
 def _loaded_options(optimizer: WithMemory, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The options of each group after loading: mostly the checkpoint's, the allocation's as constructed."""
-    loaded = []
-    for group, incoming in zip(optimizer.param_groups, groups):
-        mine = optimizer._critical_options(group)
-        options = dict(mine)
-        for name in DEFAULTS:
-            key = optimizer._critical_key(name)
-            if name not in KEPT_ON_LOAD and key in incoming:
-                options[name] = incoming[key]
+    loaded, keys = [], optimizer._critical_keys()
+    for mine, incoming in zip(read_options(optimizer.param_groups, keys), groups):
+        taken = {name: incoming[key] for name, key in keys.items() if name not in KEPT_ON_LOAD and key in incoming}
+        options = {**mine, **taken}
         for name, (kind, built_in) in OBJECTS.items():
             named, own = options[name], mine[name]
             if isinstance(named, str) and isinstance(own, kind) and own.name == named:
@@ -113,17 +108,14 @@ def load(optimizer: WithMemory, state_dict: dict[str, Any]) -> None:
         for i, param in zip(ids, params):
             check_state(param, ours.get(i, {}))
         options = _loaded_options(optimizer, groups)
-    was = [group[optimizer._critical_key("aggr")] for group in optimizer.param_groups]
+    keys = optimizer._critical_keys()
+    was = [group[keys["aggr"]] for group in optimizer.param_groups]
     optimizer._critical_load_base({**state_dict, "state": rest})
     for group, values in zip(optimizer.param_groups, options):
-        optimizer._critical_write(group, values)
+        group.update({keys[name]: value for name, value in values.items()})
     params = [p for group in optimizer.param_groups for p in group["params"]]
     for i, param in zip(ids, params):
-        for key in KEYS:
-            optimizer.state.get(param, {}).pop(key, None)
-        taken = {key: value.detach().clone() for key, value in ours.get(i, {}).items()}
-        if taken:
-            optimizer.state[param].update(taken)
+        put(optimizer.state, param, ours.get(i, {}))
     optimizer._critical_parts = None
     memory = optimizer._critical_memory()
     if len(optimizer.state) > 0:

@@ -6,14 +6,26 @@ kernel has a few lines of arithmetic for each family (native/core.c, triton/upda
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
+from ..memory.dtensors import local
+from ..memory.layout import same_strides
+from ..memory.store import Part, Store
+
+if TYPE_CHECKING:
+    from .optimizer import WithMemory
+
 Group = dict[str, Any]
+
+# Of any base: what a kernel is chosen by, beside the options of its family.
+SWITCHES = ("fused", "foreach", "capturable", "differentiable", "maximize", "nesterov", "decoupled_weight_decay")
 
 
 @dataclass(frozen=True)
@@ -70,3 +82,92 @@ FAMILIES = (
 def family_of(base: type[Optimizer]) -> Family | None:
     """The record of a base; a subclass of it may step in its own way, so only the class itself counts."""
     return next((family for family in FAMILIES if base in family.bases), None)
+
+
+class Epilogue:
+    """What an engine needs to know to make the update of an optimizer's base: options, state tensors, where they lie."""
+
+    def __init__(self, optimizer: WithMemory) -> None:
+        self.optimizer = optimizer
+        self.base = optimizer._critical_base
+        self.base_name = "an optimizer that is wrapped" if self.base is Optimizer else self.base.__name__
+        self.family = family_of(self.base)
+
+    def groups(self, parts: Sequence[Part]) -> list[Group]:
+        """The group of each part."""
+        of = {p: group for group in self.optimizer.param_groups for p in group["params"]}
+        return [of[part.param] for part in parts]
+
+    def why_not(self, store: Store, known: Sequence[str]) -> str | None:
+        """What of the base an engine that has the ``known`` families does not know, or ``None``."""
+        if self.family is None or self.family.name not in known:
+            return "there is no kernel for it"
+        for group in {id(group): group for group in self.groups(store.parts)}.values():
+            for name in (*self.family.must_be_off, "differentiable", "foreach"):
+                if group.get(name):
+                    return f"{name}={group[name]}"
+            given = [group[name] for name in self.family.numbers]
+            if any(
+                torch.is_tensor(value)
+                for each in given
+                for value in (each if isinstance(each, tuple | list) else [each])
+            ):
+                return "an option is a tensor"
+        return None
+
+    def places(self, states: Sequence[dict[str, Any]]) -> Any:
+        """Where everything of the base is that an engine keeps addresses of, and the options that it was chosen by.
+
+        ``states`` are those of all parameters, in the order of the groups.
+        """
+        if self.family is None:
+            return None
+        options, tensors, rest = [], [], iter(states)
+        for group in self.optimizer.param_groups:
+            keys = (*self.family.buffers(group), *(key for key, _ in self.family.counters))
+            switches = [group.get(name) for name in (*SWITCHES, *self.family.must_be_off)]
+            options.append([keys, switches, [type(group[name]) for name in self.family.numbers]])
+            tensors += [state.get(key) for state in islice(rest, len(group["params"])) for key in keys]
+        self._held = tensors  # so that nothing else can have their ids
+        return options, list(map(id, tensors)), [t.data_ptr() for t in tensors if type(t) is Tensor]
+
+    def prepare(self, part: Part, group: Group) -> tuple[list[Tensor], list[Tensor]]:
+        """``(buffers, counters)``, as the base would set them up in its first step with a gradient.
+
+        Kernels read a parameter and its buffers side by side, so buffers in another order (of a checkpoint of a model that
+        lay otherwise, say) or of another dtype are laid out anew. Counters are float32 on the parameter's device, as with
+        fused=True or capturable=True in torch; the base, or a checkpoint of it, may have them elsewhere.
+        """
+        assert self.family is not None
+        param, state = part.param, self.optimizer.state[part.param]
+        buffers, counters = [], []
+        for key in self.family.buffers(group):
+            if state.get(key) is None:
+                state[key] = torch.zeros_like(param, memory_format=torch.preserve_format)
+            elif not _lies_alike(state[key], param):
+                state[key] = torch.empty_like(param, memory_format=torch.preserve_format).detach().copy_(state[key])
+            buffers.append(state[key])
+        for key, first in self.family.counters:
+            if key not in state:
+                state[key] = torch.full((), first, dtype=torch.float32, device=part.device)
+            elif (state[key].dtype, state[key].device) != (torch.float32, part.device):
+                state[key] = state[key].to(part.device, torch.float32)
+            counters.append(state[key])
+        return [local(buffer) for buffer in buffers], counters
+
+    def numbers(self, group: Group) -> dict[str, float]:
+        """The numbers of a group's update by name, the learning rate apart (it may be a tensor)."""
+        names = ("momentum", "weight_decay", "alpha", "eps", "momentum_decay")
+        found = {name: float(group[name]) for name in names if name in group}
+        beta1, beta2 = group.get("betas", (0.0, found.get("alpha", 0.0)))
+        return {"momentum": 0.0, "eps": 0.0, "momentum_decay": 0.0, **found, "beta1": beta1, "beta2": beta2}
+
+    def decoupled(self, group: Group) -> bool:
+        """Whether weights decay by themselves (AdamW, or NAdam if asked to) instead of through the gradient."""
+        return bool(group.get("decoupled_weight_decay", self.base is torch.optim.AdamW))
+
+
+def _lies_alike(buffer: Tensor, param: Tensor) -> bool:
+    return (buffer.dtype, buffer.device) == (param.dtype, param.device) and same_strides(
+        param.shape, buffer.stride(), param.stride()
+    )

@@ -6,17 +6,16 @@ This file knows PyTorch's rules and no mathematics: what a base optimizer may se
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..engines.differentiable import differentiable
 from ..memory.keys import KEYS, SLOTS
-from ..memory.prepared import MisfitError, Prepared, run
+from ..memory.prepared import Prepared, run
 from ..memory.store import Store
-from .epilogue import Epilogue
+from .families import Epilogue
 from .optimizer import WithMemory
 
 
@@ -46,34 +45,21 @@ class Critical(WithMemory):
             with torch.enable_grad():
                 loss = closure()
         memory = self._critical_memory()
-        try:
-            grads = self._critical_gradients(memory)
-        except MisfitError:
-            memory.look_again()
-            self._critical_memory()
-            grads = self._critical_gradients(memory)
+        grads = memory.vectors([param.grad for param in memory.params()])
         stores = memory.ready_stores
         if not stores:  # topC=0 is the base, bit for bit
             self._critical_base_step(None)
             return loss
-        make = differentiable if self.defaults.get("differentiable") else _directions
-        found = [make(store, vectors) for store, vectors in zip(stores, grads)]
+        with nullcontext() if self.defaults.get("differentiable") else torch.no_grad():
+            found = [run(store, vectors) for store, vectors in zip(stores, grads)]
         if all(store.engine.stepped for store in stores):
             self._critical_base_step(memory.outside)
         else:
             updated = {part.param for store in stores if store.engine.stepped for part in store.parts}
             with self._critical_swapped(stores, found):
                 self._critical_base_step({*memory.params()} - updated if updated else None)
-        del found
-        for store in stores:
-            store.engine.forget_what_is_kept()
         memory.attach()
         return loss
-
-    def _critical_gradients(self, memory: Prepared) -> list[list[Tensor | None]]:
-        """``p.grad`` of the parts of each store."""
-        grads = [param.grad for param in memory.params()]
-        return [memory.vectors_of(store, grads) for store in memory.ready_stores]
 
     def _critical_base_step(self, rest: set[Tensor] | None) -> None:
         """The base's own step: of everything, or of those parameters alone that no engine has updated."""
@@ -120,8 +106,3 @@ class Critical(WithMemory):
                 self.state[param] = state
             for param, grad in grads:
                 param.grad = grad
-
-
-@torch.no_grad()
-def _directions(store: Store, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
-    return run(store, grads)

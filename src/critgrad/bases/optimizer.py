@@ -7,18 +7,24 @@ from __future__ import annotations
 
 import inspect as python_inspect
 import warnings
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import Any
 
 from torch.optim import Optimizer
 
-from ..memory.keys import KEYS
-from ..memory.options import DEFAULTS, check_options, idle_options, misspelt_keys, option_keys, unexpected
+from ..memory.options import (
+    DEFAULTS,
+    check_options,
+    idle_options,
+    misspelt_keys,
+    option_keys,
+    read_options,
+    unexpected,
+)
 from ..memory.prepared import Prepared
 from . import checkpoint
-from .epilogue import Epilogue
-from .families import family_of
+from .families import Epilogue, family_of
 
 
 class CriticalMeta(type):
@@ -69,8 +75,8 @@ class WithMemory(Optimizer, metaclass=CriticalMeta):
         for group in self.param_groups:
             for name, key in keys.items():
                 group.setdefault(key, options[name])
-            self._critical_write(group, self._critical_options(group))
-        self._critical_warn(self.param_groups, self._critical_check_groups(), self._critical_defaults, stacklevel=4)
+        ours = read_options(self.param_groups, keys)
+        self._critical_warn(self.param_groups, ours, self._critical_defaults, stacklevel=4)
         if len(self.state) > 0:
             # NOTE [state at construction]: DCP makes its dummy step only for an optimizer without any state.
             self._critical_memory().attach()
@@ -85,26 +91,12 @@ class WithMemory(Optimizer, metaclass=CriticalMeta):
     def _critical_keys(self) -> dict[str, str]:
         return {name: self._critical_key(name) for name in DEFAULTS}
 
-    def _critical_options(self, group: dict[str, Any]) -> dict[str, Any]:
-        """The options of a group by their plain names, in their saved form; raises ``ValueError`` for a wrong one."""
-        options = {name: group[key] for name, key in self._critical_keys().items()}
-        check_options([options])
-        return options
-
-    def _critical_write(self, group: dict[str, Any], options: dict[str, Any]) -> None:
-        group.update({self._critical_key(name): value for name, value in options.items()})
-
     def _critical_warn(self, groups: list[Any], options: list[Any], usual: dict[str, Any], stacklevel: int) -> None:
         """Warn of what the user has given and nothing looks at; ``usual`` are the options that were not given."""
         keys = self._critical_keys()
         said = [text for group in groups for text in misspelt_keys(group, self.defaults, keys)]
         for text in dict.fromkeys([*said, *idle_options(options, usual, keys)]):
             warnings.warn(text, stacklevel=stacklevel)
-
-    def _critical_check_groups(self) -> list[dict[str, Any]]:
-        options = [self._critical_options(group) for group in self.param_groups]
-        check_options(options)
-        return options
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As in torch; a group may bring its own ``topC, decay, aggr, ...``."""
@@ -118,9 +110,9 @@ class WithMemory(Optimizer, metaclass=CriticalMeta):
         check_options([options])
         self._critical_warn([param_group], [options], usual, stacklevel=3)
         self._critical_add_to_base(param_group)
-        self._critical_write(self.param_groups[-1], options)
+        self.param_groups[-1].update({keys[name]: value for name, value in options.items()})
         try:
-            self._critical_check_groups()
+            read_options(self.param_groups, keys)
         except ValueError:
             self.param_groups.pop()
             raise
@@ -173,17 +165,10 @@ class WithMemory(Optimizer, metaclass=CriticalMeta):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # NOTE [only ours, again]: the bases look through the state here, too, and expect their keys in it.
-        everything = state.get("state", {})
-        hidden = {}
-        for param in list(everything):
-            if isinstance(everything[param], dict):
-                hidden[param] = {key: everything[param].pop(key) for key in KEYS if key in everything[param]}
-                if not everything[param]:
-                    del everything[param]
-        super().__setstate__(state)
-        for param, ours in hidden.items():
-            if ours:
-                self.state[param].update(ours)
+        ours, rest = checkpoint.split_state(state.get("state", {}))
+        super().__setstate__({**state, "state": defaultdict(dict, rest)})
+        for param, mine in ours.items():
+            self.state[param].update(mine)
         self._critical_complete(option_keys(self._critical_base_names()))
 
     def _critical_complete(self, keys: dict[str, str]) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..memory.store import Part
 
@@ -15,31 +14,32 @@ from ..memory.store import Part
 class Scratch:
     """One buffer for each dtype and, for each part, a flat piece of it and the same in the parameter's shape."""
 
+    usual: Any  # how many references there are when nobody else has one
+
     def __init__(self, parts: Sequence[Part]) -> None:
-        self.flats: list[Tensor] = [torch.empty(0)] * len(parts)
-        self.shaped: list[Tensor] = list(self.flats)
-        buffers = []
+        self.flats = [torch.empty(0)] * len(parts)
+        self.shaped = list(self.flats)
+        self._storages = []
         for dtype in {part.layout.real_dtype for part in parts}:
             mine = [i for i, part in enumerate(parts) if part.layout.real_dtype == dtype]
             sizes = [-(-parts[i].length // 64) * 64 for i in mine]  # so that each begins at a line of the cache
-            buffers.append(torch.empty(sum(sizes), dtype=dtype, device=parts[0].device))
-            for i, piece in zip(mine, buffers[-1].split(sizes)):
+            buffer = torch.empty(sum(sizes), dtype=dtype, device=parts[0].device)
+            self._storages.append(buffer.untyped_storage())
+            for i, piece in zip(mine, buffer.split(sizes)):
                 self.flats[i] = piece[: parts[i].length]
                 self.shaped[i] = parts[i].layout.unflatten(self.flats[i])
-        self._storages = [buffer.untyped_storage() for buffer in buffers]
-        self._usual: Any = None
 
-    def _references(self) -> tuple[list[int], list[int]]:
+    def references(self) -> Any:
+        """To the storages and to the directions."""
         count = getattr(torch._C, "_storage_Use_Count", None)  # torch's own; without it every step has fresh room
-        counts = [-1 if count is None else count(storage._cdata) for storage in self._storages]
+        counts = [object() if count is None else count(storage._cdata) for storage in self._storages]
         return counts, list(map(sys.getrefcount, self.shaped))
 
-    def is_made(self) -> Scratch:
-        """Note how many references there are when nobody else has one."""
-        self._usual = self._references()
-        return self
 
-    def is_kept(self) -> bool:
-        """Whether somebody else has a direction, or a view of one: a base that remembers ``p.grad``."""
-        now = self._references()
-        return now != self._usual or -1 in now[0]
+def scratch_for(parts: Sequence[Part], before: Scratch | None) -> Scratch:
+    """What was used before, unless somebody has kept a direction, or a view of one: a base that remembers ``p.grad``."""
+    if before is not None and before.references() == before.usual:
+        return before
+    made = Scratch(parts)
+    made.usual = made.references()
+    return made

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -51,7 +52,8 @@ def measure(store: Store, g: Vectors) -> Tensor:
     """The share of this rank in all sums, a row of the table for each memory; ``read`` gives them names."""
     widths = _widths(store)
     table = torch.zeros(len(store.blocks), sum(widths.values()), dtype=torch.float64, device=store.device)
-    found = dict(zip(widths, table.split(list(widths.values()), 1)))
+    ends = accumulate(widths.values())
+    found = {name: table[:, end - width : end] for (name, width), end in zip(widths.items(), ends)}
     square = squares(g, store.blocks, store.device)
     found["square"][:, 0] = square
     for i, (block, v) in enumerate(zip(store.blocks, g)) if table.shape[1] > 1 else ():

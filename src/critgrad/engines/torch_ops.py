@@ -22,17 +22,20 @@ from ..memory.policies import Decision, decide
 from ..memory.store import Block, Store
 from . import unseen
 from .products import DEVICE_PIECE, may_round_products
-from .scratch import Scratch
+from .scratch import Scratch, scratch_for
 from .sums import Sums, measure, read
 
 HOST_PIECE = 1 << 17  # values: four arrays of them are about what a core can keep in cache
 
 
 class TorchOps:
-    """One step of one store, in the order of ``Memory.step``: ``measure``, ``decide``, ``apply``."""
+    """One step of one store, in the order of ``prepared.run``: ``measure``, ``decide``, ``apply``.
 
-    name = "torch"
-    waiting = stepped = takes_epilogue = False  # the base always steps by itself
+    NOTE [differentiable]: with autograd switched on (bases with ``differentiable=True``) directions are functions of the
+    gradients; what was held before the step is a constant.
+    """
+
+    name, stepped = "torch", False  # the base always steps by itself
 
     def __init__(self, store: Store, epilogue: Any = None) -> None:
         self.store = store
@@ -47,29 +50,27 @@ class TorchOps:
         """The sums of this rank; ``grads`` are one for each part, ``None`` where there is none."""
         store = self.store
         self.present = [g is not None for g in grads]
-        flats = [None if g is None else part.layout.flat(g.detach()) for part, g in zip(store.parts, grads)]
+        flats = [None if g is None else part.layout.flat(g) for part, g in zip(store.parts, grads)]
         # Slots in host memory cannot be reached by an index on the device: then the decision is waited for.
         offloaded = any(part.offloaded for part in store.parts)
         self.host = not torch.compiler.is_compiling() and (on_host(store.born) or offloaded)
         self.g = [joined(block, [flats[part.number] for part in block.parts]) for block in store.blocks]
         return measure(store, self.g)
 
-    def decide(self, sums: Tensor, priority: Tensor | None, offer: bool = True) -> None:
-        """Which slots are written, and the weights of the direction; the tables go on, unless this is no ``offer``."""
-        store = self.store
-        self.sums: Sums = read(sums, store)
-        found = self.sums
-        self.tables = store.asks(
-            found.square, priority, g_dot_sum=found.g_dot_sum, sum_sq=found.sum_sq, g_dot_slots=found.all_dots
-        )
-        self.decision: Decision = decide(store.policy, self.tables, store.options["max_age"])
-        self.live = self.tables.live.sum(-1)
+    def decide(self, sums: Tensor, priority: Tensor | None) -> None:
+        """Which slots are written, and the weights of the direction."""
+        store, found = self.store, read(sums, self.store)
+        self.sums: Sums = found
+        with torch.no_grad():
+            self.tables = store.asks(
+                found.square, priority, g_dot_sum=found.g_dot_sum, sum_sq=found.sum_sq, g_dot_slots=found.all_dots
+            )
+            self.decision: Decision = decide(store.policy, self.tables, store.options["max_age"])
+            self.live = self.tables.live.sum(-1)
         self.weights = [self._weights(block) for block in store.blocks]
         if self.host:
             self.finite, self.accept, self.slot = (field.tolist() for field in self.decision)
             self.counts = self.live.tolist()
-        if offer:
-            self.advance()
 
     def _weights(self, block: Block) -> tuple[Tensor, Tensor, Tensor | None]:
         """``(of the gradient, of what is added, which slot that is)`` of a block's row; see ``_direction``."""
@@ -86,13 +87,6 @@ class TorchOps:
         of_gradient, of_slots = aggregation.slot_weights(self.tables, usable)
         return of_gradient[row], of_slots[row], None
 
-    def advance(self) -> None:
-        """Tables and inner products after the insertion."""
-        store, decision, sums = self.store, self.decision, self.sums
-        if store.gram is not None:
-            store.gram.copy_(insert_in_gram(store.gram, sums.row, sums.own_square, decision.accept, decision.slot))
-        store.advance(self.tables, decision)
-
     # -- directions and insertion --------------------------------------------------------------------------------------
 
     def apply(self, fresh: bool, directions: bool = True, offer: bool = True) -> list[Tensor | None]:
@@ -101,31 +95,37 @@ class TorchOps:
         ``fresh``: in memory of their own, for callers who may keep them.
         """
         out: list[Tensor | None] = [None] * len(self.store.parts)
+        fresh |= torch.is_grad_enabled()
+        if directions and not fresh and on_host(self.store.born) and any(self.counts):
+            self.scratch = scratch_for(self.store.parts, self.scratch)
         for block, g, weights in zip(self.store.blocks, self.g, self.weights):
             if directions and g is not None and not (self.host and not self._is_used(block)):
                 d = self._direction(block, g, weights, self._room(block, g, fresh))
                 for part in [part for part in block.parts if self.present[part.number]]:
                     out[part.number] = part.layout.unflatten(d[part.start : part.start + part.length])
-        for block, g in zip(self.store.blocks, self.g) if offer else ():
+        if offer:
+            self._offer()
+        return out
+
+    @torch.no_grad()
+    def _offer(self) -> None:
+        """What was admitted takes its place; tables and inner products go on."""
+        store, decision, sums = self.store, self.decision, self.sums
+        if store.gram is not None:
+            store.gram.copy_(insert_in_gram(store.gram, sums.row, sums.own_square, decision.accept, decision.slot))
+        store.advance(self.tables, decision)
+        for block, g in zip(store.blocks, self.g):
             self._insert(block, g)
             if block.sum is not None:
                 self._refresh(block)
-        return out
 
     def _is_used(self, block: Block) -> bool:
         return self.counts[block.row] > 0 and self.finite[block.row]
 
     def _room(self, block: Block, g: Tensor, fresh: bool) -> Tensor:
-        if fresh or not on_host(g) or len(block.parts) > 1:
+        if fresh or self.scratch is None or not on_host(g) or len(block.parts) > 1:
             return torch.empty_like(g)
-        if self.scratch is None:
-            self.scratch = Scratch(self.store.parts).is_made()
         return self.scratch.flats[block.number]
-
-    def forget_what_is_kept(self) -> None:
-        """Give up scratch that a base has kept a reference to: the next step would write to it."""
-        if self.scratch is not None and self.scratch.is_kept():
-            self.scratch = None
 
     def _direction(self, block: Block, g: Tensor, weights: tuple[Tensor, Tensor, Tensor | None], d: Tensor) -> Tensor:
         """``d = of_gradient * g + ...``: one row (the sum, or a pick), or every slot by its own weight."""
@@ -133,7 +133,7 @@ class TorchOps:
         source = None if share.dim() else self.source(block, weights[2])
         finite = self.decision.finite[block.row].to(block.device)
         C, length = block.slots.values.shape
-        if source is not None and g.dtype == block.work and not on_host(g):
+        if source is not None and g.dtype == block.work and not on_host(g) and not torch.is_grad_enabled():
             return torch.addcmul(g, source, share, out=d).mul_(scale)
         size = HOST_PIECE if on_host(g) else DEVICE_PIECE
         for start in range(0, length, size):

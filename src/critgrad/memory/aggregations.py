@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .damping import damping_weights, insert_in_gram
+from . import checks
+from .damping import damping_weights
 from .policies import Tables
 
 _NEVER = torch.iinfo(torch.int64).max
@@ -48,23 +49,15 @@ class Aggregation:
     weights: Callable[[Tables], tuple[Tensor, Tensor]]
     needs_cosine: bool = False
     needs_dots: bool = False
-
-    @property
-    def damps(self) -> bool:
-        """Whether the memory keeps inner products of its slots instead of their sum."""
-        return False
+    damps = False  # whether the memory keeps inner products of its slots instead of their sum
 
     def slot_weights(self, tables: Tables, usable: Tensor) -> tuple[Tensor, Tensor]:
         """``weights`` where the memory can be used, ``(1, 0)`` elsewhere; raises for what has no such shape."""
-        result: Any = self.weights(replace(tables, asker=f"aggregation {self.name!r}"))
-        result = result if isinstance(result, (tuple, list)) else (result,)
-        wanted = tuple(tables.g_norm.shape), tuple(tables.born.shape)
-        found = tuple(tuple(w.shape) if torch.is_tensor(w) else type(w).__name__ for w in result)
-        if found != wanted:
-            raise ValueError(f"aggregation {self.name!r}: weights of shapes {found}, expected {wanted}")
+        result = self.weights(replace(tables, asker=f"aggregation {self.name!r}"))
+        of_gradient, of_slots = checks.weights_of(self, result, tables.g_norm, tables.born)
         live = tables.live
         use = usable & live.any(-1)
-        return torch.where(use, result[0], 1.0), torch.where(use[..., None] & live, result[1], 0.0)
+        return torch.where(use, of_gradient, 1.0), torch.where(use[..., None] & live, of_slots, 0.0)
 
 
 @dataclass(frozen=True)
@@ -87,11 +80,7 @@ class Damping(Aggregation):
     """Of the span of the memory."""
 
     weights: Callable[..., Any]
-
-    @property
-    def damps(self) -> bool:
-        """It does."""
-        return True
+    damps = True
 
 
 # -- linear: (scale, share) for kappa and a count of entries, both as float64 tensors ------------------------------------
@@ -154,15 +143,6 @@ AGGREGATIONS: dict[str, Aggregation] = {
         Damping("fisher", damping_weights),
     )
 }
-__all__ = [
-    "AGGREGATIONS",
-    "Aggregation",
-    "adding_weights",
-    "aggregation_of",
-    "damping_weights",
-    "insert_in_gram",
-    "pick",
-]
 LINEAR = tuple(name for name, aggregation in AGGREGATIONS.items() if isinstance(aggregation, Linear))
 PICKS = tuple(name for name, aggregation in AGGREGATIONS.items() if isinstance(aggregation, Pick))
 
@@ -196,10 +176,3 @@ def adding_table(aggr: str | Aggregation, kappa: float, topC: int) -> list[tuple
     counts = torch.arange(topC + 1, device="cpu")
     both = adding_weights(aggr, kappa, counts, torch.ones_like(counts, dtype=torch.bool))
     return list(zip(*(weights.tolist() for weights in both)))
-
-
-def pick(aggr: str, norm: Tensor, born: Tensor) -> Tensor:
-    """The slot that ``"min"``, ``"median"`` or ``"max"`` picks."""
-    aggregation: Any = AGGREGATIONS[aggr]
-    slot: Tensor = aggregation.weights(norm, born)
-    return slot

@@ -120,11 +120,12 @@ class Slots:
         return self.decode(values, scale)
 
     def columns(self, start: int, stop: int) -> Tensor:
-        """All rows of some columns: ``(C, stop - start)``."""
+        """All rows of some columns: ``(C, stop - start)``; where autograd looks, a copy: backward comes after later steps."""
         scale = None
         if self.scale is not None:
             scale = self.scale[:, start // SCALE_BLOCK : scale_blocks(stop)]
-        return self.decode(self.values[:, start:stop], scale)
+        found = self.decode(self.values[:, start:stop], scale)
+        return found.clone() if torch.is_grad_enabled() else found
 
     def write(self, k: int, values: Tensor, scale: Tensor | None, start: int = 0) -> None:
         """Row ``k`` becomes what ``encode`` gave, from ``start`` on."""

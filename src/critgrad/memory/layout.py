@@ -6,27 +6,12 @@ of that: it sees one-dimensional real tensors, in the parameter's own storage or
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .dtensors import is_dtensor, local
-
-
-def _contiguous_strides(shape: torch.Size) -> tuple[int, ...]:
-    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
-
-
-def _is_dense(shape: torch.Size, strides: tuple[int, ...]) -> bool:
-    """Whether the elements fill an interval of storage, each once, in some order of the dimensions."""
-    expected = 1
-    for stride, size in sorted((st, sz) for sz, st in zip(shape, strides) if sz != 1):
-        if stride != expected:
-            return False
-        expected *= size
-    return True
 
 
 def same_strides(shape: torch.Size, a: tuple[int, ...], b: tuple[int, ...]) -> bool:
@@ -51,10 +36,11 @@ class Layout:
         self.real_dtype = part.dtype.to_real()
         self.numel = part.numel()
         self.length = self.numel * (2 if self.complex else 1)  # values in the flat view
-        ordinary = _contiguous_strides(self.shape)
-        # NOTE [storage order]: a DTensor's slots are laid out by torch (see Part), always contiguously.
-        keep = not is_dtensor(param) and self.numel > 0 and _is_dense(self.shape, part.stride())
-        self.strides = part.stride() if keep else ordinary
+        ordinary = torch.empty(self.shape, device="meta").stride()
+        # NOTE [storage order]: a DTensor's slots are laid out by torch (see Part), always contiguously. Others keep the order
+        # of their dimensions; without gaps, as torch lays out what is like them, their very strides.
+        own = torch.empty_strided(self.shape, part.stride(), device="meta")
+        self.strides = ordinary if is_dtensor(param) or self.numel == 0 else torch.empty_like(own).stride()
         self.contiguous = same_strides(self.shape, self.strides, ordinary)
 
     def flat(self, tensor: Tensor) -> Tensor:

@@ -14,10 +14,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from . import saving
-from .dtensors import like
 from .options import DEFAULTS, check_options, default_options, unexpected
 from .prepared import Prepared, Vectors, run
-from .reducing import all_reduce_
 from .store import Store
 
 Priority = Any  # a number, a 0-dim tensor; under scope="tensor" one for each parameter
@@ -83,48 +81,35 @@ class Memory(Prepared):
         ``priority`` stands in the place of the vectors' norm: a number or 0-dim tensor, equal on all ranks; under
         ``scope="tensor"`` one for each parameter, or one for all. Nothing is admitted if it is not finite, or negative.
         """
-        out = self._copies(vectors)
-        for store, mine, rank in self._checked(self.ready(), vectors, priority):
-            for part, d in zip(store.parts, run(store, mine, rank, fresh=True)):
-                if d is not None:
-                    out[part.index] = d
-        self.attach()
-        return out
+        return self._run(vectors, priority)
 
     @torch.no_grad()
     def combine(self, vectors: Vectors) -> list[Tensor | None]:
         """The vectors combined with what is held; while nothing is held, equal to them."""
-        out = self._copies(vectors)
-        for store in self.ready(only_torch=True):
-            engine = store.engine
-            engine.decide(all_reduce_(engine.measure(self.vectors_of(store, vectors)), store), None, offer=False)
-            for part, d in zip(store.parts, engine.apply(fresh=True, offer=False)):
-                if d is not None:
-                    out[part.index] = like(part.param, d)
-        return out
+        return self._run(vectors, None, offer=False)
 
     @torch.no_grad()
     def offer(self, vectors: Vectors, priority: Priority = None) -> None:
         """Admission, insertion, decay, tick; ``priority`` as in ``step``."""
-        self._check_count(vectors)
-        for store, mine, rank in self._checked(self.ready(only_torch=True), vectors, priority):
-            engine = store.engine
-            engine.decide(all_reduce_(engine.measure(mine), store), rank)
-            engine.apply(fresh=True, directions=False)
-        self.attach()
+        self._run(vectors, priority, directions=False)
 
-    def _check_count(self, vectors: Vectors) -> None:
+    def _run(self, vectors: Vectors, priority: Priority, **half: bool) -> list[Tensor | None]:
         count = len(self.params())
         if len(vectors) != count:
             raise ValueError(f"Invalid vectors: {len(vectors)} of them, expected one for each of {count} parameters")
-
-    def _checked(self, stores: list[Store], vectors: Vectors, priority: Priority) -> list[tuple[Store, Any, Any]]:
-        """Each store with its vectors and priorities: all of them looked at before any store is written to."""
-        return [(store, self.vectors_of(store, vectors), self._priority(store, priority)) for store in stores]
-
-    def _copies(self, vectors: Vectors) -> list[Tensor | None]:
-        self._check_count(vectors)
-        return [None if v is None else v.detach().clone() for v in vectors]
+        out: list[Tensor | None] = [None] * count
+        if half.get("directions", True):
+            out = [None if v is None else v.detach().clone() for v in vectors]
+        self.ready(only_torch=bool(half))
+        mine = self.vectors(vectors)  # all of them are looked at before any store is written to
+        ranks = [self._priority(store, priority) for store in self.ready_stores]
+        for store, found, rank in zip(self.ready_stores, mine, ranks):
+            for part, d in zip(store.parts, run(store, found, rank, fresh=True, **half)):
+                if d is not None:
+                    out[part.index] = d
+        if half.get("offer", True):
+            self.attach()
+        return out
 
     def _priority(self, store: Store, priority: Priority) -> Tensor | None:
         """One for each row of a store's tables."""

@@ -135,6 +135,15 @@ def check_options(groups: list[dict[str, Any]]) -> None:
             )
 
 
+def read_options(groups: list[dict[str, Any]], keys: dict[str, str]) -> list[dict[str, Any]]:
+    """The options of each group by their plain names, checked; ``keys`` are their names in the groups, which get them, too."""
+    options = [{name: group[key] for name, key in keys.items()} for group in groups]
+    check_options(options)
+    for group, mine in zip(groups, options):
+        group.update({keys[name]: value for name, value in mine.items()})
+    return options
+
+
 def default_options(given: dict[str, Any], aggr: str = "mean") -> dict[str, Any]:
     """All options: what is given, else what suits the aggregation, else the defaults."""
     damping = FISHER_DEFAULTS if given.get("aggr") == "fisher" else {}

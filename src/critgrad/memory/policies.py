@@ -7,38 +7,17 @@ Nothing here looks at a value on the host, so the same lines serve the CPU, a CU
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from . import checks
+from .draws import ADMISSION, EVICTION, uniform
+
 _NEVER = torch.iinfo(torch.int64).max  # a birthday that no entry can have
-_MASK32 = 0xFFFFFFFF
-
-# What a random number is drawn for: part of the counter, so that the two draws of one step are independent.
-ADMISSION, EVICTION = 0, 1
-
-
-def _mix32(x: Tensor) -> Tensor:
-    """A bijective scrambling of 32-bit integers held in int64 (two multiply-xorshift rounds)."""
-    x = ((x ^ (x >> 16)) * 0x7FEB352D) & _MASK32
-    x = ((x ^ (x >> 15)) * 0x846CA68B) & _MASK32
-    return x ^ (x >> 16)
-
-
-def uniform(seed: int, t: Tensor, stream: Tensor, purpose: int) -> Tensor:
-    """A number in [0, 1), float64, hashed from its counters: every rank draws alike and resuming needs no generator.
-
-    >>> t, stream = torch.tensor([1, 2]), torch.tensor([0, 0])
-    >>> bool((uniform(0, t, stream, 0) == uniform(0, t, stream, 0)).all())
-    True
-    """
-    h = _mix32((t & _MASK32) ^ (seed & _MASK32))
-    h = _mix32(h ^ (t >> 32) ^ ((seed >> 32) & _MASK32))
-    h = _mix32((h + stream * 2 + purpose) & _MASK32)
-    return h.to(torch.float64) * 2.0**-32
 
 
 @dataclass
@@ -223,9 +202,7 @@ class Policy:
         full = live.all(-1)
         admitted, slot = self.admit(tables), self.evict(tables)
         if self is not POLICIES.get(self.name):
-            admitted = _returned(self, "admit", admitted, full, "bool")
-            slot = _returned(self, "evict", slot, full, "int64").long()
-            _returned(self, "priority", self.priority(tables.offered), full, "floating point")
+            admitted, slot = checks.returned(self, admitted, slot, self.priority(tables.offered), like=full)
         if not self.also_while_filling:
             admitted = admitted | ~full
         slot = torch.where(full, slot, tables.born.argmin(-1))  # free slots have born 0: the first of them
@@ -234,47 +211,6 @@ class Policy:
             admitted = admitted | expired
             slot = torch.where(expired, oldest(tables), slot)
         return admitted, slot
-
-
-@dataclass(frozen=True)
-class Replay(Policy):
-    """Replays a recorded list of decisions: at step ``t`` (from 1) entry ``t - 1`` is the slot to write, or ``None``.
-
-    The control for what *selection* buys: the same ages as another run, chosen without a look at this run's norms.
-    After the end of the list nothing is admitted. ``critgrad.inspect(opt).memories[0].last_slot`` records a run.
-
-    >>> Replay([0, 1, None, 0]).name
-    'replay'
-    """
-
-    name: str = "replay"
-    admit: Callable[[Tables], Tensor] = always
-    evict: Callable[[Tables], Tensor] = oldest
-    decisions: tuple[int | None, ...] = ()
-    _on_device: dict[torch.device, Tensor] = field(default_factory=dict, repr=False, compare=False)
-
-    def __init__(self, decisions: Sequence[int | None], name: str = "replay") -> None:
-        for decision in decisions:
-            if decision is not None and (not isinstance(decision, int) or decision < 0):
-                raise ValueError(f"Invalid decision: {decision!r}, expected a slot >= 0 or None")
-        super().__init__(name, always, oldest)
-        object.__setattr__(self, "decisions", tuple(decisions))
-        object.__setattr__(self, "_on_device", {})
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Replay, (self.decisions, self.name)
-
-    def choose(self, tables: Tables, max_age: int | None) -> tuple[Tensor, Tensor]:
-        """What stands in the list for this step, ``max_age`` or not."""
-        device = tables.born.device
-        if device not in self._on_device:
-            # The last entry stands for every step after the end of the list.
-            codes = [-1 if decision is None else decision for decision in self.decisions] + [-1]
-            self._on_device[device] = torch.tensor(codes, device=device)
-        codes_there = self._on_device[device]
-        code = codes_there[(tables.t - 1).clamp(max=len(self.decisions))]
-        slots = tables.born.shape[-1]
-        return (code >= 0) & (code < slots), code.clamp(0, slots - 1)
 
 
 POLICIES: dict[str, Policy] = {
@@ -307,39 +243,16 @@ class Decision(NamedTuple):
     slot: Tensor  # which one
 
 
-def decide(policy: Policy, tables: Tables, max_age: int | None, look: bool = True) -> Decision:
-    """Step 3 of Algorithm 1: whether the gradient enters, and in whose place. ``look``: at values that are on the host."""
+def decide(policy: Policy, tables: Tables, max_age: int | None) -> Decision:
+    """Step 3 of Algorithm 1: whether the gradient enters, and in whose place."""
     admitted, slot = policy.choose(tables, max_age)
     finite = torch.isfinite(tables.g_norm)
     accept = admitted & finite & (tables.g_norm > 0)
     if tables.g_priority is not None:
         accept = accept & torch.isfinite(tables.g_priority) & (tables.g_priority >= 0)
-    decision = Decision(finite, accept, slot)
-    if policy is POLICIES.get(policy.name):
-        return decision
-    topC = tables.born.shape[-1]
-    if look and not torch.compiler.is_compiling() and slot.device.type == "cpu":
-        wrong = slot[decision.accept & ((slot < 0) | (slot >= topC))]
-        if wrong.numel() > 0:
-            raise IndexError(f"policy {policy.name!r} replaces slot {int(wrong[0])}, expected 0 <= slot < {topC}")
-    return decision._replace(slot=slot.clamp(0, topC - 1))
-
-
-def _returned(policy: Policy, rule: str, result: Any, like: Tensor, kind: str) -> Tensor:
-    """What a rule returned, if it is one value of that kind for each row; raises otherwise."""
-    if not torch.is_tensor(result):
-        raise TypeError(f"policy {policy.name!r}: {rule} returned {result!r}, expected a tensor, {kind}")
-    right = {
-        "bool": result.dtype == torch.bool,
-        "int64": not (result.is_floating_point() or result.is_complex() or result.dtype == torch.bool),
-        "floating point": result.is_floating_point(),
-    }[kind]
-    if not right or result.shape != like.shape or result.device != like.device:
-        raise ValueError(
-            f"policy {policy.name!r}: {rule} returned {result.dtype} of shape {tuple(result.shape)} on {result.device}, "
-            f"expected {kind} of shape {tuple(like.shape)} on {like.device}"
-        )
-    return result
+    if policy is not POLICIES.get(policy.name):
+        slot = checks.in_range(policy, slot, accept, tables.born.shape[-1])
+    return Decision(finite, accept, slot)
 
 
 def advance(policy: Policy, tables: Tables, decision: Decision, decay: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -352,3 +265,11 @@ def advance(policy: Policy, tables: Tables, decision: Decision, decay: float) ->
     norm = torch.where(hit, tables.g_norm[..., None], tables.norm)
     born = torch.where(hit, tables.t[..., None], tables.born)
     return priority, norm, born
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Replay":  # stood here in earlier releases, and pickles name it
+        from .replay import Replay
+
+        return Replay
+    raise AttributeError(name)

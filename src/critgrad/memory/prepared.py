@@ -17,7 +17,7 @@ from .. import engines
 from . import making
 from .dtensors import aligned, like, local
 from .keys import SLOTS, SUM
-from .options import check_options
+from .options import read_options
 from .reducing import all_reduce_
 from .store import State, Store
 
@@ -70,21 +70,18 @@ class Prepared:
             if not self._is_compiled():
                 self._given = None, True
                 self._prepare()
-        elif self._look() != self._seen or any(store.engine.waiting for store in self.ready_stores):
+        elif self._look() != self._seen:
             self._prepare()
         return self.ready_stores
 
     def _read_options(self) -> None:
         """Check the options that were set since. Those that describe the slots themselves ask for new stores."""
-        options = [{name: group[key] for name, key in self.keys.items()} for group in self.groups]
-        check_options(options)
+        options = read_options(self.groups, self.keys)
         if [making.form(mine) for mine in options] == [making.form(mine) for mine in self.options]:
             for known, mine in zip(self.options, options):
                 known.update(mine)
         else:
             self.options, self._forms = options, self._forms + 1
-        for group, mine in zip(self.groups, options):
-            group.update({self.keys[name]: value for name, value in mine.items()})
         self._kinds = [engines.kind(mine) for mine in options]
         self._raw = [self._read(group) for group in self.groups]
 
@@ -105,12 +102,8 @@ class Prepared:
             list(map(id, ours)),
             [tensor.data_ptr() for tensor in ours if type(tensor) is Tensor],
         )
-        takes = epilogue is not None and any(store.engine.takes_epilogue for store in self.ready_stores)
+        takes = epilogue is not None and any(store.engine.name != "torch" for store in self.ready_stores)
         return Look(self._forms, tensors, (only_torch, self._kinds, epilogue.places(self._states) if takes else None))
-
-    def look_again(self) -> None:
-        """What was prepared does not fit, though nothing seems to have moved: an address may be used a second time."""
-        self._seen = None
 
     def _is_compiled(self) -> bool:
         """A compiled step guards its tensors itself, and would trace a look at every one of them."""
@@ -146,8 +139,16 @@ class Prepared:
         """Of all groups."""
         return [param for group in self.groups for param in group["params"]]
 
-    def vectors_of(self, store: Store, vectors: Vectors) -> list[Tensor | None]:
-        """The vectors of a store's parts, as their parameters are laid out; ``MisfitError`` for one that does not fit."""
+    def vectors(self, given: Vectors) -> list[list[Tensor | None]]:
+        """The vectors of each store's parts, as their parameters are laid out; raises for one that does not fit."""
+        try:
+            return [self._vectors_of(store, given) for store in self.ready_stores]
+        except RuntimeError:
+            # Though nothing seems to have moved: an address may be used a second time.
+            self._seen = None
+            return [self._vectors_of(store, given) for store in self.ready(*self._given)]
+
+    def _vectors_of(self, store: Store, vectors: Vectors) -> list[Tensor | None]:
         mine = [vectors[part.index] for part in store.parts]
         if store.fits([v for v in mine if v is not None]):
             return mine
@@ -162,25 +163,24 @@ class Prepared:
             mine[i] = v = aligned(v, part.param)
             here = local(v)
             if here.shape != part.layout.shape or here.device != part.device or v.dtype != part.dtype:
-                raise MisfitError(
+                raise RuntimeError(
                     f"a gradient of {v.dtype} and shape {tuple(here.shape)} on {here.device} for a parameter of "
                     f"{part.param.dtype} and shape {tuple(part.layout.shape)} on {part.device}"
                 )
         return mine
 
 
-def run(store: Store, vectors: Vectors, priority: Tensor | None = None, fresh: bool = False) -> list[Tensor | None]:
+def run(
+    store: Store, vectors: Vectors, priority: Tensor | None = None, fresh: bool = False, **half: bool
+) -> list[Tensor | None]:
     """One step of one memory: Algorithm 1 of the paper, but for the base's update (which an engine with an epilogue does, too).
 
-    Returns for each part its direction; ``None``: the vector itself, or an engine that has updated the parameter.
+    Returns for each part its direction; ``None``: the vector itself, or an engine that has updated the parameter. torch's
+    operations can leave one half out: ``directions=False`` or ``offer=False``.
     """
     engine = store.engine
     sums = engine.measure(vectors)  # norms and, where they are asked for, inner products: this rank's share
     sums = all_reduce_(sums, store)
-    engine.decide(sums, priority)  # which slot is written, if any; the tables go on
-    directions = engine.apply(fresh)  # combine with what was held before, and insert: one pass
+    engine.decide(sums, priority)  # which slot is written, if any
+    directions = engine.apply(fresh, **half)  # combine with what was held before, and insert: one pass
     return [like(part.param, d) if part.sharded and d is not None else d for part, d in zip(store.parts, directions)]
-
-
-class MisfitError(RuntimeError):
-    """A gradient does not fit the memory's layout."""

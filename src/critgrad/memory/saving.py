@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
 from torch.optim import Optimizer
 
 from .keys import KEYS
@@ -21,6 +22,14 @@ def ours(state: Mapping[str, Any]) -> State:
     return {key: value.detach().clone() for key, value in state.items() if key in KEYS}
 
 
+def put(state: Any, param: Tensor, mine: Mapping[str, Any]) -> None:
+    """What a parameter's state holds of a memory becomes a copy of ``mine``; nothing else in it is touched."""
+    for key in KEYS:
+        state.get(param, {}).pop(key, None)
+    if taken := ours(mine):
+        state.setdefault(param, {}).update(taken)
+
+
 def state_dict(memory: Prepared) -> dict[str, Any]:
     """What is held, by the number of the parameter."""
     return {"state": {i: ours(memory.state.get(param, {})) for i, param in enumerate(memory.params())}}
@@ -34,10 +43,7 @@ def load_state_dict(memory: Prepared, state_dict: dict[str, Any]) -> None:
     for i, param in enumerate(params):
         check_state(param, saved[i])
     for i, param in enumerate(params):
-        mine = memory.state.setdefault(param, {})
-        for key in KEYS:
-            mine.pop(key, None)
-        mine.update(ours(saved[i]))
+        put(memory.state, param, saved[i])
 
 
 def follow_loading(optimizer: Optimizer) -> None:

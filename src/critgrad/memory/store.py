@@ -87,13 +87,6 @@ class Block:
         length = max(-(-self.length // steps), SMALLEST_REFRESH)
         return -(-length // SCALE_BLOCK) * SCALE_BLOCK, steps
 
-    def refresh_all(self) -> None:
-        """Make the running sum anew from the slots."""
-        assert self.sum is not None
-        for start in range(0, self.length, 1 << 16):
-            stop = min(start + (1 << 16), self.length)
-            self.sum[start:stop] = self.slots.columns(start, stop).sum(0)
-
 
 class Store:
     """Parts with common tables: priorities, norms, birthdays, a clock; a row of them for each thing that is decided."""

@@ -99,7 +99,9 @@ def _make_block(parts: list[Part], olds: list[State], keep: Tensor | None, exact
             _copy_slots(part, old, keep)
             doubtful = True
     if doubtful and total is not None:
-        block.refresh_all()
+        for start in range(0, block.length, 1 << 16):
+            stop = min(start + (1 << 16), block.length)
+            total[start:stop] = slots.columns(start, stop).sum(0)
     return block
 
 

@@ -19,8 +19,8 @@ from ...memory.aggregations import Linear, adding_table
 from ...memory.gram import settle
 from ...memory.layout import same_strides
 from ...memory.policies import POLICIES, decide
-from ...memory.store import Part, Store
-from ..scratch import Scratch
+from ...memory.store import Store
+from ..scratch import Scratch, scratch_for
 from .build import compiled_core, thread_pool, why_no_core
 
 CHUNK = 1 << 15  # values that a thread takes at a time; a thread more for each so many
@@ -88,21 +88,20 @@ class Engine:
     """The core's tables for one store: addresses, mostly. Only those of the gradients change from step to step."""
 
     name = "native"
-    takes_epilogue = True
 
     def __init__(self, store: Store, epilogue: Any) -> None:
         settle(store)
         self.store = store
-        # NOTE [empty]: a memory without any entry is the base, bit for bit, so the base itself makes that step.
-        self.waiting = epilogue is not None and not bool(store.born.any())  # for an entry
         captures = epilogue is not None and any(group.get("capturable") for group in epilogue.groups(store.parts))
-        self.epilogue: Any = None if self.waiting or captures else epilogue
+        self.epilogue: Any = None if captures else epilogue
         self.stepped = False  # whether the last step was the base's, too
+        self.based = False  # whether the tables have the base's state
         known = store.policy is POLICIES.get(store.policy.name) and store.policy.name in _POLICIES
         self.policy = _POLICIES.index(store.policy.name) if known else None  # None: it is asked by its functions
         self.scratch: Scratch | None = None
         self.read: list[Any] = []  # the options that the tables were filled from
-        self.memory: Any = None  # the tables, made in the first step: they set up the base's state
+        self.core: Any = compiled_core()
+        self._make_tables()
 
     def _make_tables(self) -> None:
         """What the core reads and writes; ``_Memory`` holds addresses only, so all of it is kept here."""
@@ -113,8 +112,10 @@ class Engine:
         self.groups = [] if self.epilogue is None else self.epilogue.groups(firsts)
         self.parts = (_Part * len(parts))()
         for row, part in zip(self.parts, parts):
-            row.group = numbers[id(part.options)]
-            self._fill_row(row, part, self.groups[row.group] if self.groups else None)
+            row.group, row.length, row.row, row.number = numbers[id(part.options)], part.length, part.row, part.number
+            row.p, row.slots = part.param.data_ptr(), part.block.slots.values.data_ptr()
+            row.sum = None if part.block.sum is None else part.block.sum.data_ptr()
+            row.refresh_length, row.refresh_steps = part.block.refresh_span()
         spans = [
             number
             for i, part in enumerate(parts)
@@ -156,30 +157,16 @@ class Engine:
         )
         self.address = ctypes.addressof(self.memory)
 
-    def _fill_row(self, row: Any, part: Part, group: dict[str, Any] | None) -> None:
-        row.p, row.slots = part.param.data_ptr(), part.block.slots.values.data_ptr()
-        row.sum = None if part.block.sum is None else part.block.sum.data_ptr()
-        if group is not None:
-            buffers, counters = self.epilogue.prepare(part, group)
-            row.m, row.v = ([t.data_ptr() for t in buffers] + [None, None])[:2]
-            row.step, row.product = ([t.data_ptr() for t in counters] + [None, None])[:2]
-        row.length, row.row, row.number = part.length, part.row, part.number
-        row.refresh_length, row.refresh_steps = part.block.refresh_span()
-
     # -- a step --------------------------------------------------------------------------------------------------------
 
     def measure(self, grads: Sequence[Tensor | None]) -> Tensor:
         """Pass 1: norms and, where the memory damps, inner products with every slot."""
-        core: Any = compiled_core()
-        self.core = core
-        if self.memory is None:
-            self._make_tables()
         # Kept until pass 2 is through: a gradient in another order is a copy.
         self.flats = [None if g is None else part.layout.ordered(g) for part, g in zip(self.store.parts, grads)]
         self.grads[:] = [None if g is None else g.data_ptr() for g in self.flats]
         self.memory.threads = min(torch.get_num_threads(), self.most_threads)
         self.memory.parallel = thread_pool()
-        core.measure(self.address)
+        self.core.measure(self.address)
         return self.sums
 
     def decide(self, sums: Tensor, priority: Tensor | None) -> None:
@@ -209,31 +196,26 @@ class Engine:
     def apply(self, fresh: bool) -> list[Tensor | None]:
         """Pass 2: directions (or, with an epilogue, the base's update on them) and insertion."""
         parts, flats = self.store.parts, self.flats
-        empty = not any(self.rows[4::5])  # no memory had an entry: NOTE [empty]
+        # NOTE [empty]: a memory without any entry is the base, bit for bit, so the base itself makes that step.
+        empty = not any(self.rows[4::5])
         self.stepped = self.epilogue is not None and not empty
         self.memory.insert_only = empty
         directions: list[Tensor | None] = [None] * len(parts)
         if self.stepped:
             self._read_groups()
         elif not empty:
-            if fresh or self.scratch is None:
-                self.scratch = Scratch(parts).is_made()
+            before, self.scratch = self.scratch, scratch_for(parts, None if fresh else self.scratch)
+            if self.scratch is not before:
                 for row, flat in zip(self.parts, self.scratch.flats):
                     row.out = flat.data_ptr()
             directions = [None if g is None else d for g, d in zip(flats, self.scratch.shaped)]
-            if fresh:
-                self.scratch = None
+            self.scratch = None if fresh else self.scratch
         self.core.apply(self.address)
         if self.stepped:
             # What torch's own operations do by themselves: autograd must notice that a parameter has changed.
             torch.autograd.graph.increment_version([part.param for part, g in zip(parts, flats) if g is not None])
         self.flats = []
         return directions
-
-    def forget_what_is_kept(self) -> None:
-        """Give up scratch that a base has kept a reference to: the next step would write to it."""
-        if self.scratch is not None and self.scratch.is_kept():
-            self.scratch = None
 
     def _read_options(self) -> None:
         """Decay and its like may change from step to step."""
@@ -254,8 +236,13 @@ class Engine:
         self.rooms["damping"][:] = array("d", [float(number) for _, kappa, rho in now for number in (rho, kappa)])
 
     def _read_groups(self) -> None:
-        """Learning rates and their like, too."""
+        """Learning rates and their like, too; the first time where the base's state is, which is set up by that."""
         epilogue = self.epilogue
+        for row, part in zip(self.parts, self.store.parts) if not self.based else ():
+            buffers, counters = epilogue.prepare(part, self.groups[row.group])
+            row.m, row.v = ([t.data_ptr() for t in buffers] + [None, None])[:2]
+            row.step, row.product = ([t.data_ptr() for t in counters] + [None, None])[:2]
+        self.based = True
         for row, group in zip(self.group_table, self.groups):
             numbers = epilogue.numbers(group)
             kind = " nesterov" if group.get("nesterov") else " momentum" if numbers["momentum"] != 0 else ""

@@ -80,7 +80,6 @@ class Engine:
     """The tables of addresses of one store, and its launches. Made once; only the gradients' addresses change."""
 
     name = "triton"
-    takes_epilogue, waiting = True, False
 
     def __init__(self, store: Store, epilogue: Any) -> None:
         self.store, self.epilogue = store, epilogue
@@ -309,9 +308,6 @@ class Engine:
                     layout = parts[i].layout
                     directions[i] = d if layout.contiguous and d.numel() else layout.unflatten(d.reshape(-1))
         return directions
-
-    def forget_what_is_kept(self) -> None:
-        """Nothing is: directions are made anew in each step."""
 
     def _adding(self, part: Part) -> Tensor:
         aggregation, kappa = part.aggregation, float(part.options["kappa"])

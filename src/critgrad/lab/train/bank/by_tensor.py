@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from critgrad.memory.aggregations import damping_weights, insert_in_gram
+from critgrad.memory.damping import damping_weights, insert_in_gram
 
 from .members import BY_TENSOR
 from .memories import BLOCK

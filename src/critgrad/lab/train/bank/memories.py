@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from critgrad.memory.aggregations import adding_weights, damping_weights, insert_in_gram, pick
+from critgrad.memory.aggregations import adding_weights, aggregation_of
+from critgrad.memory.damping import damping_weights, insert_in_gram
 
 from .members import DAMPS, PICKED, SUMS
 from .selection import Rows, Selection, column
@@ -87,7 +88,8 @@ class Memories(Selection):
             for into, values in zip((self.scale, self.share), weights):
                 rows.put(into, values)
             if self.kind == PICKED:
-                rows.put(self.picked, pick(group.aggr, rows.of(self.norm), rows.of(self.born)))
+                aggregation: Any = aggregation_of(group.aggr)
+                rows.put(self.picked, aggregation.weights(rows.of(self.norm), rows.of(self.born)))
         source = self.sum if self.kind == SUMS else self.slots.index_select(0, self.first + self.picked)
         assert source is not None
         d = torch.addcmul(g, source, self.share.to(g.dtype)[:, None])

@@ -125,7 +125,7 @@ class Selection:
         if rule.policy.needs_cosine:
             tables.g_dot_sum, tables.sum_sq = self.cosine(rows, g)
         if rule.donors is None:
-            decision = decide(rule.policy, tables, rule.max_age, look=False)
+            decision = decide(rule.policy, tables, rule.max_age)
         else:
             finite = rows.of(self.finite)
             accept = self.accept.index_select(0, rule.donors) & finite & (tables.g_norm > 0)

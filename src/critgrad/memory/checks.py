@@ -1,0 +1,51 @@
+"""What users' own rules return is looked at before anything is written: an error names the rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .layout import on_host
+
+
+def returned(policy: Any, admitted: Any, slot: Any, priority: Any, like: Tensor) -> tuple[Tensor, Tensor]:
+    """What ``admit`` and ``evict`` returned, if each of the three rules gave one value of its kind for each row."""
+    for rule, result, kind in (
+        ("admit", admitted, "bool"),
+        ("evict", slot, "int64"),
+        ("priority", priority, "floating point"),
+    ):
+        if not torch.is_tensor(result):
+            raise TypeError(f"policy {policy.name!r}: {rule} returned {result!r}, expected a tensor, {kind}")
+        right = {
+            "bool": result.dtype == torch.bool,
+            "int64": not (result.is_floating_point() or result.is_complex() or result.dtype == torch.bool),
+            "floating point": result.is_floating_point(),
+        }[kind]
+        if not right or result.shape != like.shape or result.device != like.device:
+            raise ValueError(
+                f"policy {policy.name!r}: {rule} returned {result.dtype} of shape {tuple(result.shape)} on "
+                f"{result.device}, expected {kind} of shape {tuple(like.shape)} on {like.device}"
+            )
+    return admitted, slot.long()
+
+
+def in_range(policy: Any, slot: Tensor, accept: Tensor, topC: int) -> Tensor:
+    """A policy's slots, clamped into the table; raises for one outside of it, where that can be seen without waiting."""
+    if on_host(slot):
+        wrong = slot[accept & ((slot < 0) | (slot >= topC))]
+        if wrong.numel() > 0:
+            raise IndexError(f"policy {policy.name!r} replaces slot {int(wrong[0])}, expected 0 <= slot < {topC}")
+    return slot.clamp(0, topC - 1)
+
+
+def weights_of(aggregation: Any, result: Any, gradient: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
+    """The two weights that an aggregation returned, if they are of these shapes."""
+    result = result if isinstance(result, (tuple, list)) else (result,)
+    wanted = tuple(gradient.shape), tuple(slots.shape)
+    found = tuple(tuple(w.shape) if torch.is_tensor(w) else type(w).__name__ for w in result)
+    if found != wanted:
+        raise ValueError(f"aggregation {aggregation.name!r}: weights of shapes {found}, expected {wanted}")
+    return result[0], result[1]
