@@ -1,6 +1,6 @@
 """AdamW beside a memory of large gradients, used in three ways that no optimizer of docs/which-memory-helps.md has.
 
-``a`` is the mean of the gradients that ``critgrad.Memory`` holds (of none: the gradient); moments are AdamW's, of the gradient:
+``a`` is the mean of the gradients that ``critgrad.Memory`` holds (of none: 0); moments are AdamW's, of the gradient alone:
 
 - ``use="grow"``: ``share * (1 - lr / peak) * a`` is added to the momentum: more and more of it as the schedule falls;
 - ``use="extrapolate"``: ``share * (g - a)`` is added: away from what is held;
@@ -12,11 +12,6 @@ from __future__ import annotations
 import torch
 
 import critgrad
-
-MEAN = critgrad.Aggregation(
-    "mean of what is held",
-    lambda tables: (torch.zeros_like(tables.g_norm), tables.live / tables.live.sum(-1, keepdim=True).clamp_min(1)),
-)
 
 
 def grow(m, g, a, step, group):
@@ -53,15 +48,16 @@ class Recalling(torch.optim.Optimizer):
     ):
         self.use = USES[use]
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "share": share})
-        self.memory = critgrad.Memory(self.param_groups, state=self, topC=topC, decay=decay, aggr=MEAN)
+        self.memory = critgrad.Memory(self.param_groups, state=self, topC=topC, decay=decay, aggr="sum")
 
     @torch.no_grad()
     def step(self, closure=None):
         loss = None if closure is None else torch.enable_grad()(closure)()
-        held = iter(self.memory.step([p.grad for group in self.param_groups for p in group["params"]]))
+        # "sum": the gradient plus the mean of what is held
+        sums = iter(self.memory.step([p.grad for group in self.param_groups for p in group["params"]]))
         for group in self.param_groups:
             beta1, beta2 = group["betas"]
-            for p, a in zip(group["params"], held):
+            for p, total in zip(group["params"], sums):
                 if p.grad is None:
                     continue
                 g, state = p.grad, self.state[p]
@@ -72,5 +68,5 @@ class Recalling(torch.optim.Optimizer):
                 state["v"].mul_(beta2).addcmul_(g, g, value=1 - beta2)
                 size = (state["v"] / (1 - beta2 ** state["t"])).sqrt() + group["eps"]
                 p.mul_(1 - group["lr"] * group["weight_decay"])
-                p.sub_(group["lr"] * self.use(state["m"] / (1 - beta1 ** state["t"]), g, a, size, group))
+                p.sub_(group["lr"] * self.use(state["m"] / (1 - beta1 ** state["t"]), g, total - g, size, group))
         return loss
