@@ -57,8 +57,9 @@ def of(name, **hyper):
 class ScheduleFree:
     """``z`` takes Adam's steps without momentum, ``x`` is the mean of all ``z``, gradients are those of the point between."""
 
-    def __init__(self, params, lr, beta1, beta2, eps):
+    def __init__(self, params, lr, beta1, beta2, eps, decay):
         self.params, self.lr, self.beta1, self.beta2, self.eps, self.steps = params, lr, beta1, beta2, eps, 0
+        self.decay = decay
         self.z, self.x = ([p.detach().clone() for p in params] for _ in range(2))
         self.v = [torch.zeros_like(p) for p in params]
 
@@ -67,9 +68,23 @@ class ScheduleFree:
         self.steps += 1
         for p, z, x, v in zip(self.params, self.z, self.x, self.v):
             v.lerp_(p.grad.square(), 1 - self.beta2)
-            z.sub_(self.lr * p.grad / ((v / (1 - self.beta2**self.steps)).sqrt() + self.eps))
+            size = (v / (1 - self.beta2**self.steps)).sqrt() + self.eps
+            z.sub_(self.lr * (p.grad / size + self.decay * p))  # of the point where the gradient was taken
             x.lerp_(z, 1 / self.steps)
             p.copy_(z.lerp(x, self.beta1))
+
+
+class Damped(Muon):
+    """Muon whose gradients have been through a damping memory."""
+
+    def __init__(self, params, **options):
+        super().__init__(params, lr=LR)
+        self.damped, self.memory = params, critgrad.Memory(params, aggr="fisher", **options)
+
+    def step(self, closure=None):
+        for p, d in zip(self.damped, self.memory.step([p.grad for p in self.damped])):
+            p.grad = d
+        super().step(closure)
 
 
 ADAMW = {"betas": BETAS, "weight_decay": DECAY, "eps": EPS}
@@ -107,10 +122,14 @@ REDUCTIONS = {
     ),
     "AggMo with one decay": (of("AggMo", betas=(0.9,)), of("SGDM")),
     "schedule-free by its paper's equations, constant rate": (
-        lambda params: ScheduleFree(params, LR, *BETAS, EPS),
-        of("AdamWScheduleFree", betas=BETAS, eps=EPS),
+        lambda params: ScheduleFree(params, LR, *BETAS, EPS, DECAY),
+        of("AdamWScheduleFree", **ADAMW),
     ),
     "Muon without a memory": (of("Muon_F", topC=0), of("Muon")),
+    "Muon_F is Muon of damped gradients": (
+        of("Muon_F", topC=3, decay=0.9, rho=0.3),
+        lambda params: Damped(params, topC=3, decay=0.9, rho=0.3),
+    ),
     "Muon's vectors": (
         lambda params: Muon([{"params": params, "embedding": True}], lr=LR, betas=BETAS, eps=EPS),
         lambda params: torch.optim.Adam(params, lr=LR, betas=BETAS, eps=EPS),
@@ -127,12 +146,12 @@ def test_an_arm_is_a_known_optimizer_where_it_must_be(arms):
     assert not torch.equal(mine[0], mine[-1])
 
 
-def equations(move, shapes=((4, 3), (5,))):
+def equations(move, grads, shapes=((4, 3), (5,))):
     """Parameters after each step of one tensor's equations: ``move(p, g, state, t)`` returns the new ``p``."""
     params = [p.detach().clone() for p in parameters(shapes)]
     states = [{} for _ in params]
     seen = []
-    for t, step in enumerate(gradients(shapes), 1):
+    for t, step in enumerate(grads, 1):
         params = [move(p, g, state, t) for p, g, state in zip(params, step, states)]
         seen.append(torch.cat([p.flatten() for p in params]))
     return torch.stack(seen)
@@ -149,6 +168,16 @@ def nesterov(p, g, state, t):
     b1, b2 = BETAS
     m, v = averages(g, state)
     top = b1 * m / (1 - b1 ** (t + 1)) + (1 - b1) * g / (1 - b1**t)
+    return p * (1 - LR * DECAY) - LR * top / ((v / (1 - b2**t)).sqrt() + EPS)
+
+
+def nadam(p, g, state, t):
+    """Dozat's ``mu``, which grows with the steps."""
+    b1, b2 = BETAS
+    m, v = averages(g, state)
+    mu, ahead = (b1 * (1 - 0.5 * 0.96 ** (k * 0.004)) for k in (t, t + 1))
+    state["product"] = state.get("product", 1.0) * mu
+    top = ahead * m / (1 - state["product"] * ahead) + (1 - mu) * g / (1 - state["product"])
     return p * (1 - LR * DECAY) - LR * top / ((v / (1 - b2**t)).sqrt() + EPS)
 
 
@@ -213,7 +242,25 @@ def sign(p, g, state, t):
     return p * (1 - LR * DECAY) - LR * step
 
 
+def aggregated(p, g, state, t):
+    velocities = {b: b * state.get(b, torch.zeros_like(g)) + g for b in (0.0, 0.9, 0.99)}
+    state.update(velocities)
+    return p - LR * sum(velocities.values()) / 3
+
+
+def orthogonal(p, g, state, t):
+    """Muon's matrices: the published polynomial five times on the singular values."""
+    state["m"] = 0.95 * state.get("m", torch.zeros_like(g)) + g
+    left, values, right = torch.linalg.svd(g + 0.95 * state["m"], full_matrices=False)
+    values = values / values.norm()
+    for _ in range(5):
+        values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
+    return p * (1 - LR * DECAY) - LR * 0.2 * max(g.shape) ** 0.5 * (left * values) @ right
+
+
 EQUATIONS = {
+    "NAdamW": (of("NAdamW", **ADAMW), nadam),
+    "AggMo": (of("AggMo", betas=(0.0, 0.9, 0.99)), aggregated),
     "Nesterov's AdamW": (of("NesterovAdamW", **ADAMW), nesterov),
     "AdEMAMix": (of("AdEMAMix", alpha=3.0, betas=(*BETAS, 0.999), weight_decay=DECAY, eps=EPS), mixed(3.0, 0.999)),
     "AdEMAMix, scheduled": (
@@ -228,11 +275,24 @@ EQUATIONS = {
 }
 
 
+@pytest.mark.parametrize("size", [0.1, 3.0], ids=["short gradients", "long"])  # MARS cuts what is longer than 1
 @pytest.mark.parametrize("arm", EQUATIONS.values(), ids=list(EQUATIONS))
-def test_an_arm_does_what_its_paper_says(arm):
+def test_an_arm_does_what_its_paper_says(arm, size):
     pytest.importorskip("pytorch_optimizer")
     make, move = arm
-    torch.testing.assert_close(walked(make), equations(move), rtol=1e-6, atol=1e-7)
+    grads = gradients(((4, 3), (5,)), size=size)
+    torch.testing.assert_close(walked(make, grads=grads), equations(move, grads), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (3, 7)])
+def test_a_matrix_takes_the_steps_of_muon(shape):
+    grads = gradients((shape,))
+    mine = walked(of("Muon", weight_decay=DECAY), (shape,), grads)
+    torch.testing.assert_close(mine, equations(orthogonal, grads, (shape,)), rtol=1e-9, atol=1e-12)
+    if hasattr(torch.optim, "Muon"):  # that of torch works in bfloat16
+        options = {"lr": LR, "weight_decay": DECAY, "momentum": 0.95, "adjust_lr_fn": "match_rms_adamw"}
+        theirs = walked(lambda params: torch.optim.Muon(params, **options), (shape,), grads)
+        assert (mine - theirs).norm() < 0.03 * (mine - mine[0]).norm()
 
 
 @pytest.mark.parametrize("name", FAMILY)
