@@ -121,6 +121,16 @@ def test_no_cell_of_a_generated_table_is_long(page):
     assert max(map(len, cells), default=0) <= 120, max(cells, key=len)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_a_number_that_ends_a_sentence_makes_no_list(page):
+    """"needs 6.5, the rival\\n12. That is in epochs": Markdown takes the second line for an entry of a list."""
+    numbers = [0]
+    for line in FENCE.sub("", page.read_text(encoding="utf-8")).splitlines():
+        if found := re.match(r"\s*(\d+)\. ", line):
+            numbers.append(int(found[1]))
+            assert numbers[-1] in (1, numbers[-2] + 1), f"{name(page)}: {line}"
+
+
 def opens_with_a_summary(page: Path) -> bool:
     """Whether the first paragraph of prose begins with "In short" or "In five lines"."""
     paragraphs = COMMENT.sub("", page.read_text(encoding="utf-8")).split("\n\n")
