@@ -123,7 +123,7 @@ def test_no_cell_of_a_generated_table_is_long(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_a_number_that_ends_a_sentence_makes_no_list(page):
-    """"needs 6.5, the rival\\n12. That is in epochs": Markdown takes the second line for an entry of a list."""
+    """A line that begins with ``12. That is in epochs`` would be shown as an entry of a list."""
     numbers = [0]
     for line in FENCE.sub("", page.read_text(encoding="utf-8")).splitlines():
         if found := re.match(r"\s*(\d+)\. ", line):
