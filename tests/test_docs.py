@@ -148,8 +148,7 @@ def test_long_pages_open_with_a_summary():
 def test_the_words_are_better_worse_same_and_open():
     house = re.compile(r"\b(ties? by the rule|a tie|ties|not seen|F-rival)\b", re.IGNORECASE)
     # Arms as registrations have them, where they are explained: the protocol, the searches, the glossary.
-    explained = (DOCS / "protocol.md", DOCS / "research.md", DOCS / "results" / "README.md")
-    names_of_arms = dict.fromkeys(explained, {"F-rival"})
+    names_of_arms = {DOCS / page: {"F-rival"} for page in ("protocol.md", "research.md", "results/README.md")}
     for page in PAGES:
         if page.name != "CHANGELOG.md":
             found = set(house.findall(FENCE.sub("", page.read_text(encoding="utf-8"))))
