@@ -121,6 +121,16 @@ def test_no_cell_of_a_generated_table_is_long(page):
     assert max(map(len, cells), default=0) <= 120, max(cells, key=len)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_a_number_that_ends_a_sentence_makes_no_list(page):
+    """A line that begins with ``12. That is in epochs`` would be shown as an entry of a list."""
+    numbers = [0]
+    for line in FENCE.sub("", page.read_text(encoding="utf-8")).splitlines():
+        if found := re.match(r"\s*(\d+)\. ", line):
+            numbers.append(int(found[1]))
+            assert numbers[-1] in (1, numbers[-2] + 1), f"{name(page)}: {line}"
+
+
 def opens_with_a_summary(page: Path) -> bool:
     """Whether the first paragraph of prose begins with "In short" or "In five lines"."""
     paragraphs = COMMENT.sub("", page.read_text(encoding="utf-8")).split("\n\n")
@@ -138,8 +148,7 @@ def test_long_pages_open_with_a_summary():
 def test_the_words_are_better_worse_same_and_open():
     house = re.compile(r"\b(ties? by the rule|a tie|ties|not seen|F-rival)\b", re.IGNORECASE)
     # Arms as registrations have them, where they are explained: the protocol, the searches, the glossary.
-    explained = (DOCS / "protocol.md", DOCS / "research.md", DOCS / "results" / "README.md")
-    names_of_arms = dict.fromkeys(explained, {"F-rival"})
+    names_of_arms = {DOCS / page: {"F-rival"} for page in ("protocol.md", "research.md", "results/README.md")}
     for page in PAGES:
         if page.name != "CHANGELOG.md":
             found = set(house.findall(FENCE.sub("", page.read_text(encoding="utf-8"))))
