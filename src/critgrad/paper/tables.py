@@ -8,7 +8,6 @@ from typing import Any
 from critgrad.lab.report.panels import PanelArm
 from critgrad.lab.report.table import Table
 from critgrad.lab.screen.console import coloured, say, show, table, width
-from critgrad.lab.stats import Comparison
 from critgrad.lab.words import interval_text, listed
 
 from .protocol.records import Decomposition, Outcome, interval_of
@@ -19,16 +18,6 @@ from .search import Standings
 from .search.standings import HEADS, cells, confirmed_text
 
 COLOURS = {"better": "green", "worse": "red"}
-
-
-def difference_text(found: Comparison) -> str:
-    """A paired difference; positive is better."""
-    return interval_text(interval_of(found), "+")
-
-
-def verdict_text(found: Comparison) -> str:
-    """The verdict in its colour."""
-    return coloured(found.shown, COLOURS.get(found.shown, ""))
 
 
 WIDE = 100  # columns; a narrower terminal gets the verdict table without what can be read elsewhere
@@ -50,8 +39,8 @@ def print_compare(lines: Sequence[PanelArm], metric: str) -> None:
             "optimizer": line.label + (f"\n  {line.diverged} diverged" if line.diverged else ""),
             "lr": show(float(str(line.hyper["lr"])), 3),
             f"test {metric}": interval_text(line.test),
-            "minus base": difference_text(compared) if compared else "",
-            "verdict": verdict_text(compared) if compared else "",
+            "minus base": interval_text(interval_of(compared), "+") if compared else "",
+            "verdict": coloured(compared.shown, COLOURS.get(compared.shown, "")) if compared else "",
             "P(better)": f"{compared.poi:.2f}" if compared else "",
             "to target": "" if reached is None else show(reached.median, 3) if reached.median else "not reached",
             "sooner": line.speedup.text if line.speedup else "",
@@ -85,7 +74,7 @@ def print_outcome(outcome: Outcome, families: Sequence[str] | None = None) -> No
         warning += " (all families)" if families and warning == outcome.to_go else ""
         say(warning, "yellow")
     if outcome.arms:
-        heads = (
+        shown = (
             "arm",
             "hyper-parameters",
             "edges",
@@ -93,21 +82,16 @@ def print_outcome(outcome: Outcome, families: Sequence[str] | None = None) -> No
             "diverged",
             "epochs to target",
         )
-        put(arm_table(outcome), *heads, title=f"{outcome.name}: {outcome.runs} runs")
-    print_comparisons("Primary comparisons", outcome.primary)
+        put(arm_table(outcome), *shown, title=f"{outcome.name}: {outcome.runs} runs")
+    if outcome.primary:
+        heads = ("arm", "against", "seeds", "difference", "p", "p (Holm)", "verdict", "notes")
+        put(comparison_table("", outcome.primary), *heads, title="\nPrimary comparisons")
     reasons: dict[tuple[str, str], list[str]] = {}
     for missing in outcome.missing:
         if not families or missing.family in families:
             reasons.setdefault((missing.family, missing.reason), []).append(missing.arm)
     for (family, reason), arms in reasons.items():
         say(f"missing: {family}: {reason}: {', '.join(arms)}")
-
-
-def print_comparisons(title: str, rows: Sequence[Comparison]) -> None:
-    """Comparisons with everything that their verdict rests on."""
-    if rows:
-        heads = ("arm", "against", "seeds", "difference", "p", "p (Holm)", "verdict", "notes")
-        put(comparison_table("", rows), *heads, title=f"\n{title}")
 
 
 def print_paper(found: Sequence[Found], label: str) -> None:
