@@ -26,8 +26,7 @@ from critgrad.lab.words import listed
 from ..analyses import ANALYSES, Analysis
 from ..protocol import Outcome
 from ..protocol.announced import AnnouncedSource
-from .analysis_figures import DRAW
-from .decomposition_figures import decomposition_figures
+from .analysis_figures import DRAW, decomposition_figures
 from .opening import opening, terms_of
 from .panels import compare_panel, compared, fair_outcomes, fair_panel, other_panels, paper_runs
 from .verdict_tables import (
