@@ -74,14 +74,8 @@ def print_outcome(outcome: Outcome, families: Sequence[str] | None = None) -> No
         warning += " (all families)" if families and warning == outcome.to_go else ""
         say(warning, "yellow")
     if outcome.arms:
-        shown = (
-            "arm",
-            "hyper-parameters",
-            "edges",
-            f"test {outcome.registration.metric}",
-            "diverged",
-            "epochs to target",
-        )
+        test = f"test {outcome.registration.metric}"
+        shown = ("arm", "hyper-parameters", "edges", test, "diverged", "epochs to target")
         put(arm_table(outcome), *shown, title=f"{outcome.name}: {outcome.runs} runs")
     if outcome.primary:
         heads = ("arm", "against", "seeds", "difference", "p", "p (Holm)", "verdict", "notes")

@@ -64,10 +64,8 @@ def _sensitivity(findings: Findings) -> str:
         cells = {at: f"**{text}**" if at == chosen else text for at, text in cells.items()}
         sizes = sorted({cell["topC"] for cell in data["cells"]})
         text += f"\n## {study.title()}\n\n{data['optimizer']}, test {data['metric']}, "
-        text += (
-            f"{_seeds({cell['runs'] for cell in data['cells']})}; runs that vary nothing have {values(data['chosen'])}"
-        )
-        text += f"{' (bold)' if chosen in cells else ''}.\n\n"
+        text += f"{_seeds({cell['runs'] for cell in data['cells']})}; runs that vary nothing have "
+        text += f"{values(data['chosen'])}{' (bold)' if chosen in cells else ''}.\n\n"
         text += _far_from_trained(findings, study, [cell["test"] for cell in data["cells"]])
         if len(cells) > len(sizes) * len(decays) / 2:
             rows = [[str(topC), *[cells.get((topC, decay), "missing") for decay in decays]] for topC in sizes]
@@ -90,10 +88,8 @@ def _ablation(findings: Findings) -> str:
                 d = row["difference"]
                 minus = interval(Interval(d["mean"], d["low"], d["high"], row["runs"]), "+") if d else "the default"
                 rows.append([name, row["optimizer"], row["variant"], _outcome(row), minus])
-        text += (
-            f"\n## {study.title()}\n\n{_seeds(counts)}; differences are paired by seed, positive where the variant is "
-        )
-        text += "better.\n\n"
+        text += f"\n## {study.title()}\n\n{_seeds(counts)}; differences are paired by seed, positive where the variant "
+        text += "is better.\n\n"
         text += _far_from_trained(findings, study, [row["test"] for of in study.data["studies"].values() for row in of])
         head = ("what is varied", "optimizer", "variant", f"test {study.data['metric']}", "minus the default")
         text += table(head, rows, head[3:])
