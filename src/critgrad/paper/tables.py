@@ -8,6 +8,7 @@ from typing import Any
 from critgrad.lab.report.panels import PanelArm
 from critgrad.lab.report.table import Table
 from critgrad.lab.screen.console import coloured, say, show, table, width
+from critgrad.lab.stats import Comparison
 from critgrad.lab.words import interval_text, listed
 
 from .protocol.records import Decomposition, Outcome, interval_of
@@ -77,15 +78,20 @@ def print_outcome(outcome: Outcome, families: Sequence[str] | None = None) -> No
         test = f"test {outcome.registration.metric}"
         shown = ("arm", "hyper-parameters", "edges", test, "diverged", "epochs to target")
         put(arm_table(outcome), *shown, title=f"{outcome.name}: {outcome.runs} runs")
-    if outcome.primary:
-        heads = ("arm", "against", "seeds", "difference", "p", "p (Holm)", "verdict", "notes")
-        put(comparison_table("", outcome.primary), *heads, title="\nPrimary comparisons")
+    print_comparisons("Primary comparisons", outcome.primary)
     reasons: dict[tuple[str, str], list[str]] = {}
     for missing in outcome.missing:
         if not families or missing.family in families:
             reasons.setdefault((missing.family, missing.reason), []).append(missing.arm)
     for (family, reason), arms in reasons.items():
         say(f"missing: {family}: {reason}: {', '.join(arms)}")
+
+
+def print_comparisons(title: str, rows: Sequence[Comparison]) -> None:
+    """Comparisons with everything that their verdict rests on."""
+    if rows:
+        heads = ("arm", "against", "seeds", "difference", "p", "p (Holm)", "verdict", "notes")
+        put(comparison_table("", rows), *heads, title=f"\n{title}")
 
 
 def print_paper(found: Sequence[Found], label: str) -> None:
