@@ -14,16 +14,22 @@ from typing import Any
 
 from critgrad.lab.commands import checkpoint_folder
 from critgrad.lab.errors import LabError
+from critgrad.lab.ledger import Ledger
+from critgrad.lab.run.coordinator import run_jobs
 from critgrad.lab.screen.console import complain, prose, say, show
 from critgrad.lab.screen.progress import EpochLines, shown
+from critgrad.lab.tasks import task_of
 from critgrad.lab.words import default_device, listed, pairs
 
 from . import commands
+from .protocol import FAMILIES, Fair, tables
+from .protocol.announced import AnnouncedSource
+from .search import SearchTrack, find, standings
+from .search.file import LAST_RUN
 
 
 def train(args: Namespace) -> int:
     """Train once; checkpointed each epoch, resumable, written to the ledger."""
-    from critgrad.lab.ledger import Ledger
     from critgrad.lab.train import deterministic_algorithms, problem_for
 
     task = args.task or "digits-mlp"
@@ -110,8 +116,6 @@ def _jobs(args: Namespace) -> dict[str, Any]:
 
 def sweep(args: Namespace, **of_batch: Any) -> int:
     """Run a whole track; what the ledger has is not run again, so a killed sweep goes on with the same command."""
-    from critgrad.lab.ledger import Ledger
-
     if args.write_defaults and args.track != "fair":
         raise LabError(f"Invalid --write-defaults with --track {args.track}: defaults come from the fair track alone")
     part, chosen = commands.parse_shard(args.shard), commands.family_names(args.families)
@@ -153,11 +157,7 @@ def sweep(args: Namespace, **of_batch: Any) -> int:
 
 
 def _print_track(made: Any, book: Any, families: Sequence[str] | None, write: bool) -> None:
-    from critgrad.lab.tasks import task_of
-
-    from .protocol import tables
     from .protocol.defaults import write_defaults
-    from .protocol.tracks import Fair
     from .tables import print_outcome, print_paper
 
     if not isinstance(made, Fair):
@@ -171,10 +171,6 @@ def _print_track(made: Any, book: Any, families: Sequence[str] | None, write: bo
 
 def search(args: Namespace) -> int:
     """Screens of many variants with few runs each, as they were published: every variant is listed, losers too."""
-    from critgrad.lab.ledger import Ledger
-
-    from .search import SearchTrack, find, standings
-    from .search.file import LAST_RUN
     from .tables import print_standings
 
     track = SearchTrack(find(args.name, args.task))
@@ -189,12 +185,7 @@ def search(args: Namespace) -> int:
 
 def compare(args: Namespace) -> int:
     """Each base optimizer, its memory twins (_C adds, _F damps) and controls: which differences are real?"""
-    from critgrad.lab.ledger import Ledger
-    from critgrad.lab.run.coordinator import run_jobs
-    from critgrad.lab.tasks import task_of
-
     from .compare import TRACK, distinct, lines, planned
-    from .protocol import FAMILIES
     from .protocol.defaults import load_defaults
     from .report import write_report
     from .tables import print_compare
@@ -247,14 +238,10 @@ READING = (
 
 def analyze(args: Namespace, **of_batch: Any) -> int:
     """Make one of the paper's analyses: runs what is missing, prints the numbers; ``report`` draws them."""
-    from critgrad.lab.ledger import Ledger
-
     from .analyses import Options
     from .tables import print_analysis, print_decomposition
 
     if args.name == "decompose":
-        from .protocol.announced import AnnouncedSource
-
         print_decomposition(AnnouncedSource(args.ledger).decomposition(args.task or "digits-mlp"))
         return 0
     options = Options(args.seeds, pairs(args.set, "--set"), args.engine or "single", args.optimizer, args.lines)

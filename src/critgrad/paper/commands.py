@@ -85,19 +85,15 @@ def make_track(
         if seeds is not None:
             made = fair(made.registration, seeds=_fresh(made.registration, seeds))
         return made
-    chosen: dict[str, Any] = {"settings": dict(settings or {})}
-    if seeds is not None:
-        chosen["seeds"] = tuple(range(seeds))
+    if track not in TRACKS:
+        raise LabError(f"Invalid track: {track!r}, expected one of {', '.join(TRACKS)}")
+    if track == "paper-best" and trials is not None:
+        raise LabError("Invalid --trials with --track paper-best: it has one setting of each optimizer")
     if engine is not None:
         _check_bank(task, engine)
-        chosen["engine"] = engine
-    if track == "paper-best":
-        if trials is not None:
-            raise LabError("Invalid --trials with --track paper-best: it has one setting of each optimizer")
-        return paper_best(task, **chosen)
-    if track == "paper-grid":
-        return paper_grid(task, **chosen, trials=trials)
-    raise LabError(f"Invalid track: {track!r}, expected one of {', '.join(TRACKS)}")
+    given = {"seeds": seeds, "engine": engine, "trials": trials}
+    chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    return (paper_best if track == "paper-best" else paper_grid)(task, settings=dict(settings or {}), **chosen)
 
 
 def _check_bank(task: str, engine: str) -> None:

@@ -6,7 +6,7 @@ committed file (``lab/defaults``); the seeds are other ones than the sweep's tun
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -48,20 +48,59 @@ def _trial(defaults: Defaults, arm: Default, seed: int) -> Trial:
 def lines(defaults: Defaults, families: Sequence[str], seeds: int, rows: Sequence[Row]) -> list[PanelArm]:
     """The verdict table: each arm against its family's base, on the seeds that both have."""
     by_key = {row.key: row for row in rows}
-    higher = task_of(defaults.task).metric.higher_is_better
     wanted = range(FIRST_SEED, FIRST_SEED + seeds)
+    task = task_of(defaults.task)
+    epochs = int(defaults.settings.get("epochs", task.epochs))
     out: list[PanelArm] = []
     for family in families:
         found: dict[str, tuple[Default, list[Row]]] = {}
-        for arm in defaults.arms:
-            if arm.family == family and arm.arm in ARMS:
-                keys = [_trial(defaults, arm, seed).key for seed in wanted]
-                known = [by_key[key] for key in keys if key in by_key]
-                if known:
-                    found[arm.arm] = arm, known
+        for name in ARMS:
+            arm = defaults.arm(family, name)
+            keys = [_trial(defaults, arm, seed).key for seed in wanted] if arm is not None else []
+            if arm is not None and (known := [by_key[key] for key in keys if key in by_key]):
+                found[name] = arm, known
         if "base" in found:
-            out += _family_lines(defaults, family, found, higher)
+            out += against_base(defaults.task, found, epochs, task.metric.higher_is_better)
     return out
+
+
+def plain_values(rows: Sequence[Row], name: str) -> list[float]:
+    """Of the runs' summaries, as they are."""
+    return [float(row.summary[name]) for row in rows]
+
+
+def against_base(
+    task: str,
+    found: Mapping[str, tuple[Default, Sequence[Row]]],
+    epochs: int,
+    higher: bool,
+    values: Callable[[Sequence[Row], str], list[float]] = plain_values,
+) -> list[PanelArm]:
+    """The arms of a family with their runs, each against its base on the seeds that both have; without a base by themselves."""
+    base = found["base"][1] if "base" in found else ()
+    target, margin = _target(base, higher, values), _margin(base, values)
+    both = {name: _paired(rows, base) for name, (_, rows) in found.items()}
+    pairs = []
+    for name, (arm, _) in found.items():
+        mine, theirs = (values(side, "test") for side in both[name])
+        if name != "base" and mine:
+            pairs.append(Pair(task, arm.family, arm.label, arm.family, mine, theirs, higher, margin=margin))
+    judged = {row.arm: row for row in judge(pairs)}
+
+    def times(rows: Sequence[Row]) -> dict[str, Reach]:
+        return reach(rows, target, higher, epochs) if target is not None and rows else {}
+
+    return [
+        PanelArm(
+            *(arm.family, name, arm.label, arm.optimizer, arm.hyper, tuple(rows), mean_interval(values(rows, "test"))),
+            diverged=sum(bool(row.summary.get("diverged")) for row in rows),
+            comparison=judged.get(arm.label),
+            speedup=speedups(*map(times, both[name])).get("epochs") if name != "base" else None,
+            reach=times(rows).get("epochs"),
+            cost=cost_of(rows, base),
+        )
+        for name, (arm, rows) in found.items()
+    ]
 
 
 def _paired(rows: Sequence[Row], others: Sequence[Row]) -> tuple[list[Row], list[Row]]:
@@ -71,64 +110,24 @@ def _paired(rows: Sequence[Row], others: Sequence[Row]) -> tuple[list[Row], list
     return [mine[seed] for seed in seeds], [theirs[seed] for seed in seeds]
 
 
-def _family_lines(
-    defaults: Defaults, family: str, found: dict[str, tuple[Default, list[Row]]], higher: bool
-) -> list[PanelArm]:
-    base = found["base"][1]
-    target, margin = _target(base, higher), _margin(base)
-    epochs = int(defaults.settings.get("epochs", task_of(defaults.task).epochs))
-    both = {name: _paired(rows, base) for name, (_, rows) in found.items()}
-    pairs = [
-        Pair(defaults.task, family, found[name][0].label, family, _tests(mine), _tests(theirs), higher, margin=margin)
-        for name, (mine, theirs) in both.items()
-        if name != "base" and mine
-    ]
-    judged = {row.arm: row for row in judge(pairs)}
-
-    def times(rows: Sequence[Row]) -> dict[str, Reach]:
-        return reach(rows, target, higher, epochs) if target is not None and rows else {}
-
-    return [
-        PanelArm(
-            family,
-            name,
-            found[name][0].label,
-            found[name][0].optimizer,
-            found[name][0].hyper,
-            tuple(rows),
-            mean_interval(_tests(rows)),
-            sum(bool(row.summary["diverged"]) for row in rows),
-            judged.get(found[name][0].label),
-            speedups(*map(times, both[name])).get("epochs") if name != "base" else None,
-            times(rows).get("epochs"),
-            cost_of(rows, base),
-        )
-        for name in ARMS
-        if name in found
-        for rows in [found[name][1]]
-    ]
+def _initial(base: Sequence[Row]) -> float | None:
+    """The median value before training."""
+    found = [row.summary["initial_valid"] for row in base if row.summary.get("initial_valid") is not None]
+    return float(np.median(found)) if found else None
 
 
-def _target(base: Sequence[Row], higher: bool) -> float | None:
+def _target(base: Sequence[Row], higher: bool, values: Callable[[Sequence[Row], str], list[float]]) -> float | None:
     """The sweep's target rule, with the base's runs that are here: an arm is compared, never tuned, on them."""
     initial = _initial(base)
     try:
-        return None if initial is None else target_value(initial, [row.summary["valid"] for row in base], higher)
+        return None if initial is None else target_value(initial, values(base, "valid"), higher)
     except ValueError:  # the base has learnt nothing
         return None
 
 
-def _initial(base: Sequence[Row]) -> float | None:
-    """The median value before training."""
-    found = [row.summary["initial_valid"] for row in base if row.summary["initial_valid"] is not None]
-    return float(np.median(found)) if found else None
-
-
-def _margin(base: Sequence[Row]) -> float | None:
+def _margin(base: Sequence[Row], values: Callable[[Sequence[Row], str], list[float]]) -> float | None:
     """The difference below which two values are the same: a share of what the base learns."""
-    initial, in_logs = _initial(base), base[0].summary.get("metric") == "perplexity"
-    return None if initial is None else margin_of(initial, float(np.mean(_tests(base))), in_logs)
-
-
-def _tests(rows: Sequence[Row]) -> list[float]:
-    return [float(row.summary["test"]) for row in rows]
+    initial = _initial(base)
+    if initial is None:
+        return None
+    return margin_of(initial, float(np.mean(values(base, "test"))), base[0].summary.get("metric") == "perplexity")

@@ -21,16 +21,6 @@ from .search.standings import HEADS, cells, confirmed_text
 COLOURS = {"better": "green", "worse": "red"}
 
 
-def difference_text(found: Comparison) -> str:
-    """A paired difference; positive is better."""
-    return interval_text(interval_of(found), "+")
-
-
-def verdict_text(found: Comparison) -> str:
-    """The verdict in its colour."""
-    return coloured(found.shown, COLOURS.get(found.shown, ""))
-
-
 WIDE = 100  # columns; a narrower terminal gets the verdict table without what can be read elsewhere
 
 
@@ -50,8 +40,8 @@ def print_compare(lines: Sequence[PanelArm], metric: str) -> None:
             "optimizer": line.label + (f"\n  {line.diverged} diverged" if line.diverged else ""),
             "lr": show(float(str(line.hyper["lr"])), 3),
             f"test {metric}": interval_text(line.test),
-            "minus base": difference_text(compared) if compared else "",
-            "verdict": verdict_text(compared) if compared else "",
+            "minus base": interval_text(interval_of(compared), "+") if compared else "",
+            "verdict": coloured(compared.shown, COLOURS.get(compared.shown, "")) if compared else "",
             "P(better)": f"{compared.poi:.2f}" if compared else "",
             "to target": "" if reached is None else show(reached.median, 3) if reached.median else "not reached",
             "sooner": line.speedup.text if line.speedup else "",
@@ -85,15 +75,9 @@ def print_outcome(outcome: Outcome, families: Sequence[str] | None = None) -> No
         warning += " (all families)" if families and warning == outcome.to_go else ""
         say(warning, "yellow")
     if outcome.arms:
-        heads = (
-            "arm",
-            "hyper-parameters",
-            "edges",
-            f"test {outcome.registration.metric}",
-            "diverged",
-            "epochs to target",
-        )
-        put(arm_table(outcome), *heads, title=f"{outcome.name}: {outcome.runs} runs")
+        test = f"test {outcome.registration.metric}"
+        shown = ("arm", "hyper-parameters", "edges", test, "diverged", "epochs to target")
+        put(arm_table(outcome), *shown, title=f"{outcome.name}: {outcome.runs} runs")
     print_comparisons("Primary comparisons", outcome.primary)
     reasons: dict[tuple[str, str], list[str]] = {}
     for missing in outcome.missing:

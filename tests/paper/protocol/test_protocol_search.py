@@ -102,7 +102,7 @@ def test_every_variant_is_listed_with_its_rank_and_the_number_tried_stands_besid
     ledger = ToyLedger()
     finish(toy, ledger, run)
     found = standings(toy, ledger)
-    adam = {line.arm: line for line in found.lines if line.family == "Adam"}
+    adam = {line.name: line for line in found.lines if line.family == "Adam"}
     assert set(adam) == {"base", "F", "root", "noise", "layers"}
     assert adam["root"].rank == 1
     assert adam["base"].rank == 5
@@ -110,7 +110,7 @@ def test_every_variant_is_listed_with_its_rank_and_the_number_tried_stands_besid
     assert adam["root"].minus["F"] == pytest.approx(1.5, abs=0.3)
     assert adam["root"].better["base"] == 4
     assert adam["root"].runs == adam["base"].runs == 16
-    assert found.winner("Adam").arm == "root"
+    assert found.winner("Adam").name == "root"
     assert found.winner("SGDM") is None
     assert "best of 3 variants of 8 points each, 80 runs: root" in found.verdict("Adam")
     print_standings(found, None)
@@ -123,7 +123,7 @@ def test_an_unfinished_search_names_no_winner(toy, capsys):
     for planned in toy.plan(ledger):
         ledger.add(planned.trial, run(planned.trial), planned.roles)
     found = standings(toy, ledger)
-    assert all(line.pending == 4 and line.rank is None for line in found.lines)
+    assert all(len(line.pending) == 4 and line.rank is None for line in found.lines)
     assert found.winner("Adam") is None
     assert "Adam: not finished, 20 runs are next" in found.verdict("Adam")
     print_standings(found, None)
@@ -173,14 +173,14 @@ def test_a_point_that_was_confirmed_stays_the_chosen_one_when_the_losses_are_los
     finish(confirming, ledger, all_alike)
     before = standings(confirming, ledger)
     first = {arm.name: toy.search.points("Adam", arm)[0] for arm in toy.search.arms}
-    assert any(line.point != first[line.arm] for line in before.lines)  # or the order of the draw would do
+    assert any(line.point != first[line.name] for line in before.lines)  # or the order of the draw would do
     without_losses(ledger)
     after = standings(confirming, ledger)
     report = [row for row in ledger.kept.values() if row.roles[0].purpose == "report"]
     assert sum(row.done for row in after.confirmed) == len(report)
     assert after.confirmed == before.confirmed
     chosen = {(row.family, row.arm) for row in after.confirmed}
-    points = [[line.point for line in found.lines if (line.family, line.arm) in chosen] for found in (before, after)]
+    points = [[line.point for line in found.lines if (line.family, line.name) in chosen] for found in (before, after)]
     assert points[0] == points[1]
     assert not confirming.plan(ledger)
 
@@ -190,7 +190,7 @@ def test_without_losses_and_confirmation_the_order_of_the_draw_decides(toy):
     finish(toy, ledger, all_alike)
     without_losses(ledger)
     for line in standings(toy, ledger).lines:
-        arm = next(arm for arm in toy.search.arms if arm.name == line.arm)
+        arm = next(arm for arm in toy.search.arms if arm.name == line.name)
         assert line.point == toy.search.points(line.family, arm)[0]
 
 
@@ -210,12 +210,12 @@ def test_arms_that_differ_by_rounding_alone_are_ranked_by_their_losses(toy):
     arms = {arm.name: arm for arm in toy.search.arms}
     means = {"root": (98.8888888888889, 0.2), "noise": (98.88888888888887, 0.1), "base": (98.9, 0.3)}
     states = [
-        ArmState("Adam", arms[name], [], valid=value, values=(value,), loss=loss)
+        ArmState(toy.search, "Adam", arms[name], [], valid=value, values=(value,), loss=loss)
         for name, (value, loss) in means.items()
     ]
-    assert [state.arm.name for state in toy.ranked(states)] == ["base", "noise", "root"]
+    assert [state.name for state in toy.ranked(states)] == ["base", "noise", "root"]
     lower = replace(toy.search, direction="min")
-    assert [state.arm.name for state in SearchRuns(lower).ranked(states)] == ["noise", "root", "base"]
+    assert [state.name for state in SearchRuns(lower).ranked(states)] == ["noise", "root", "base"]
 
 
 def test_a_diverged_run_counts_as_the_worst_and_is_counted(toy):
@@ -228,7 +228,7 @@ def test_a_diverged_run_counts_as_the_worst_and_is_counted(toy):
         return made
 
     finish(toy, ledger, diverges)
-    root = next(line for line in standings(toy, ledger).lines if line.arm == "root")
+    root = next(line for line in standings(toy, ledger).lines if line.name == "root")
     assert (root.valid, root.diverged, root.rank) == (0.0, 16, 5)
 
 

@@ -47,11 +47,9 @@ Collect = Callable[[str, Sequence[Row]], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Analysis:
-    """One of ``critgrad analyze``'s names, and how its section of a page begins."""
+    """One of ``critgrad analyze``'s names."""
 
     name: str
-    title: str
-    intro: str
     tasks: Sequence[str]  # where the paper (or we) look; the first is the default
     trials: Trials = lambda task, options: []
     collect: Collect = lambda task, rows: {}

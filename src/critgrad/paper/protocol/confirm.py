@@ -54,12 +54,10 @@ def confirmation(
     rivals = [arm for arm in ("base", "rival", "momentum") if outcome.arm(winner.family, arm) is not None]
     arms = tuple(name for name in plan.arms if name in (winner.arm, *rivals))
     note = (
-        f"Checks {winner.label} of {outcome.task} (registration {plan.hash[:12]}), the memory with the best value on "
+        f"Checks {winner.label} of {outcome.task} (registration {plan.hash[:12]}), the memory with the best value on its "
+        "tuning seeds. What was chosen there beside the learning rate is fixed for every arm; the learning rate is searched "
+        "again, with as many points for each arm."
     )
-    note += (
-        "its tuning seeds. What was chosen there beside the learning rate is fixed for every arm; the learning rate is "
-    )
-    note += "searched again, with as many points for each arm."
     timing = plan.timing and replace(plan.timing, arms=tuple(arm for arm in plan.timing.arms if arm in arms))
     return replace(
         plan,

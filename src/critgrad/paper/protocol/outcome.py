@@ -110,9 +110,12 @@ def _role(pair: Pair) -> str:
 
 
 def _initial(view: View) -> float | None:
-    found = [number(row.summary.get("initial_valid")) for row in view.rows.values()]
-    finite = [value for value in found if math.isfinite(value)]
+    finite = _finite(row.summary.get("initial_valid") for row in view.rows.values())
     return float(np.median(finite)) if finite else None
+
+
+def _finite(values: Iterable[Any]) -> list[float]:
+    return [value for value in map(number, values) if math.isfinite(value)]
 
 
 # -- arms --------------------------------------------------------------------------------------------------------------
@@ -192,9 +195,9 @@ def _train_loss(row: RowLike, worst: float) -> float:
 
 def _worst_loss(rows: Iterable[RowLike]) -> float:
     """The largest final training loss of any reported run: what a diverged one is given."""
-    found = [number(row.summary.get("final_train_loss")) for row in rows if not row.summary.get("diverged")]
-    finite = [value for value in found if math.isfinite(value)]
-    return max(finite) if finite else 0.0
+    return max(
+        _finite(row.summary.get("final_train_loss") for row in rows if not row.summary.get("diverged")), default=0.0
+    )
 
 
 def _cost(state: FamilyState, arm: str, view: View, reported: Sequence[RowLike]) -> Cost | None:

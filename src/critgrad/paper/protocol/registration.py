@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -120,33 +120,9 @@ class Registration:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, in the file's layout."""
-        return {
-            "format": FORMAT,
-            "task": self.task,
-            **({"question": self.question} if self.question else {}),
-            "metric": self.metric,
-            "direction": self.direction,
-            "epochs": self.epochs,
-            "batch_size": self.batch_size,
-            "settings": dict(self.settings),
-            "engine": self.engine,
-            "target": self.target,
-            "trials": self.trials,
-            "tuning_seeds": list(self.tuning_seeds),
-            "report_seeds": list(self.report_seeds),
-            **entries(self.rungs),
-            "timing": None if self.timing is None else _lists(asdict(self.timing)),
-            "widenings": self.widenings,
-            "families": list(self.families),
-            "arms": list(self.arms),
-            "primary": [{"arm": p.arm, "against": list(p.against)} for p in self.primary],
-            "space": {
-                "seed": self.space_seed,
-                "lr": {family: _axis_dict(axis) for family, axis in self.lr.items()},
-                **{g: {name: _axis_dict(axis) for name, axis in axes.items()} for g, axes in self.axes.items()},
-            },
-            "notes": dict(self.notes),
-        }
+        plain = {name: _plain(getattr(self, name)) for name in _ENTRIES if name != "question" or self.question}
+        space = {"seed": self.space_seed, "lr": _plain(self.lr), **_plain(self.axes)}
+        return {"format": FORMAT, **plain, **entries(self.rungs), "space": space, "notes": dict(self.notes)}
 
     @cached_property
     def hash(self) -> str:
@@ -195,6 +171,14 @@ _REQUIRED = (
     *("task", "metric", "direction", "epochs", "batch_size", "engine", "trials", "tuning_seeds", "report_seeds"),
     *("families", "arms", "primary"),
 )
+_ENTRIES = (
+    *_REQUIRED,
+    "question",
+    "settings",
+    "target",
+    "timing",
+    "widenings",
+)  # as they are; the others have a form of their own
 
 
 def load(path: Path | str) -> Registration:
@@ -277,8 +261,15 @@ def _check(r: Registration) -> None:
     require(not shared, "timing", shared, "seeds that no rung of as many epochs has")
 
 
-def _lists(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+def _plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    if isinstance(value, Axis):
+        return _axis_dict(value)
+    if isinstance(value, (Timing, Primary)):
+        return _plain(vars(value))
+    if isinstance(value, Mapping):
+        return {name: _plain(of) for name, of in value.items()}
+    return [_plain(of) for of in value] if isinstance(value, (tuple, list)) else value
 
 
 def _tuple(value: Any) -> Any:

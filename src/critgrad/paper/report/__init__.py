@@ -6,15 +6,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from critgrad.lab.report import formats_of, write_page
+from critgrad.lab.report.palette import ARM_STYLES, GREY, RIVALS, Style
 
 from ..protocol.announced import AnnouncedSource
-from . import looks  # noqa: F401
 from .sections import build
 
 __all__ = ["write_report"]
+
+# How the paper's controls are drawn: the grey of rivals and controls, the dash, the width, the marker.
+_LOOKS = json.loads((Path(__file__).parent / "looks.json").read_text(encoding="utf-8"))
+ARM_STYLES.update({arm: Style(GREY[grey], *look) for arm, (grey, *look) in _LOOKS.items()}, AggMo=RIVALS["AggMo"])
 
 
 def write_report(ledger: Path, out: Path, *, formats: tuple[str, ...] = (), title: str | None = None) -> list[Path]:

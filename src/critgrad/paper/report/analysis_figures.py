@@ -1,15 +1,141 @@
-"""Which function draws which analysis. Each draws from what ``collect`` gives and from nothing else."""
+"""Which figure belongs to which analysis; those of what a memory costs, and of what its difference to the base is made of."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from critgrad.lab.report.drawn import Data, Drawn
+from critgrad.lab.report.figure import Bars, Figure, FigureAxis, Line, Number, Points, Series, clean, slug, value_axis
+from critgrad.lab.report.palette import EFFECTS, GREY, PAPER, style_of
+from critgrad.lab.report.table import Table, number, shown, table_of, word
+from critgrad.lab.words import interval_text
 
-from .cost_figures import bytes_per_parameter, runtime
+from ..protocol.paper_values import RUN_TIME_TOPC
+from ..protocol.records import Decomposition
 from .inside_figures import damping, norms, staleness
 from .study_figures import ablation, convex, noise, sensitivity
+from .verdict_tables import columns
 
+
+def runtime(data: Data, where: str) -> Drawn:
+    points, printed = data["points"], data["paper_minutes"] or ()
+    paper = dict(zip(RUN_TIME_TOPC, printed))
+    x = [float(p["topC"]) for p in points]
+    base = paper.get(0)
+    beside = [(float(c), m / base) for c, m in paper.items() if m and base]
+    lines: list[Series] = [Line("here", x, clean(p["epoch_ratio"] for p in points), style_of("Adam_C"), markers=True)]
+    if beside:
+        lines.append(Line("the paper", [c for c, _ in beside], clean(r for _, r in beside), PAPER, markers=True))
+    ratios = [v for line in lines if isinstance(line, Line) for v in line.y]
+    figures = []
+    if len([v for v in ratios if v is not None]) > 1:
+        figures.append(
+            Figure(
+                slug("runtime", where),
+                f"{where}: time of an epoch against topC",
+                FigureAxis("topC"),
+                value_axis("time of an epoch, times that of Adam", ratios),
+                tuple(lines),
+                f"here: {data['device']}; Adam is topC 0",
+            )
+        )
+    cells = {
+        "topC": lambda p: number(p["topC"]),
+        "runs": lambda p: number(p["runs"]),
+        "step (ms)": lambda p: number(p["step_ms"], 3),
+        "to Adam": lambda p: number(p["step_ratio"], 3),
+        "epoch (s)": lambda p: number(p["epoch_seconds"], 3),
+        "epoch, to Adam": lambda p: number(p["epoch_ratio"], 3),
+        "paper, epoch (min)": lambda p: number(paper.get(p["topC"])),
+        "paper, to Adam": lambda p: number(dict(beside).get(p["topC"]), 3),
+        "peak memory (MB)": lambda p: number(p["peak_bytes"] / 1e6 if p["peak_bytes"] else None),
+    }
+    name = slug("table-runtime", where)
+    return Drawn(
+        tuple(figures), (table_of(name, columns("runtime", cells), points, points, f"{where} on {data['device']}"),)
+    )
+
+
+_VARIANTS = {"": "circle", "topC=5": "circle", "topC=5 bfloat16": "square", "topC=5 int8": "diamond", "topC=20": "star"}
+
+
+def bytes_per_parameter(data: Data, where: str) -> Drawn:
+    rows = data["rows"]
+    variants: dict[str, list[Data]] = {}
+    for row in rows:
+        variants.setdefault(row["label"].partition(" ")[2], []).append(row)
+    order = list(dict.fromkeys(row["optimizer"] for row in rows))  # rows come sorted by size
+    series = tuple(
+        Points(
+            variant,
+            [row["optimizer"] for row in members],
+            clean(row["bytes"] for row in members),
+            [None] * len(members),
+            [None] * len(members),
+            [replace(style_of(row["optimizer"]), marker=_VARIANTS.get(variant, "x")) for row in members],
+            hover=[f"{row['label']}: {shown(row['bytes'], 3)} bytes" for row in members],
+        )
+        for variant, members in variants.items()
+    )
+    figure = Figure(
+        slug("spectrum", where),
+        "memory needs: state in bytes per parameter",
+        FigureAxis("bytes of optimizer state per parameter"),
+        FigureAxis("", labels=tuple(order)),
+        series,
+        "● no memory, or topC 5 in fp32; ■ topC 5 in bfloat16; ◆ topC 5 in int8; ★ topC 20 in fp32. Measured after two "
+        "steps; the parameter itself (4 bytes) and its gradient are not counted",
+        rows=round(0.8 * len(order)) + 1,
+    )
+    cells = [[word(row["label"]), word(row["optimizer"]), number(row["bytes"])] for row in rows]
+    heads = (("optimizer", ""), ("class", ""), ("bytes per parameter", ""))
+    table = Table(slug("table-spectrum", where), heads, cells, rows, "bytes per parameter", folded=True)
+    return Drawn((figure,), (table,))
+
+
+def decomposition_figures(task: str, metric: str, unit: str, parts: Sequence[Decomposition]) -> list[Figure]:
+    """What a memory's difference to its base is made of, as a waterfall from 0 to the whole difference."""
+    out = []
+    for part in parts:
+        terms = list(reversed(part.terms))  # from the base up: step size first
+
+        bars, at = [], 0.0  # each bar's name, where it starts, and its effect
+        for term in terms:
+            bars.append((term.effect, at, term.difference))
+            at += term.difference.mean
+        bars.append(("total", 0.0, part.total))
+        labels, start = [name for name, _, _ in bars], [first for _, first, _ in bars]
+        values, low, high = (
+            clean(_shifted(first, getattr(found, end)) for _, first, found in bars) for end in ("mean", "low", "high")
+        )
+        notes = [interval_text(found, "+") for _, _, found in bars]
+        inks = [EFFECTS[0] if term.difference.mean >= 0 else EFFECTS[1] for term in terms] + [GREY[0]]
+        name = f"{part.family}_{part.arm}"
+        drawn = Bars("effect", labels, values, inks, start, low, high, None, notes)
+        out.append(
+            Figure(
+                slug("decompose", task, name),
+                f"{task}: {name} minus {part.family}, taken apart",
+                FigureAxis(f"improvement of test {metric}{f' ({unit})' if unit else ''}; right is better"),
+                FigureAxis("", labels=tuple(labels)),
+                (drawn,),
+                "each bar starts where the one above ends: "
+                + "; ".join(f"{term.effect}: {term.minuend} − {term.subtrahend}" for term in terms)
+                + ". Whiskers: 95 % t-interval of that effect alone",
+                reference=0.0,
+                rows=len(labels),
+            )
+        )
+    return out
+
+
+def _shifted(at: float, value: float) -> Number:
+    return at + value if math.isfinite(value) else None
+
+
+# Which function draws which analysis. Each draws from what ``collect`` gives and from nothing else.
 DRAW: dict[str, Callable[[Data, str], Drawn]] = {
     "sensitivity": sensitivity,
     "staleness": staleness,

@@ -10,7 +10,7 @@ from critgrad.lab.report.figure import Figure, FigureAxis, Points, clean, withou
 from critgrad.lab.report.outcome_figures import curve_figures
 from critgrad.lab.report.palette import LOSS, PLAIN, WIN, Style
 from critgrad.lab.report.panels import Panel
-from critgrad.lab.report.parts import PageBlock, Section
+from critgrad.lab.report.parts import PageBlock
 from critgrad.lab.stats import Comparison
 from critgrad.lab.stats.verdicts import FEWEST_SEEDS
 from critgrad.lab.words import FEWEST_FOR_INTERVAL, interval_text
@@ -25,9 +25,9 @@ NAMED = 4  # comparisons that a sentence names
 _INKS = {"better": WIN, "worse": LOSS}
 
 
-def opening(outcomes: Sequence[Outcome], found: Sequence[Compared], panels: Sequence[Panel], runs: int) -> Section:
-    """The first section. Panels: all there are, whose metrics have units, and the first of which is drawn for want of a
-    comparison; ``runs`` is their number.
+def opening(outcomes: Sequence[Outcome], found: Sequence[Compared], panels: Sequence[Panel], runs: int) -> PageBlock:
+    """The block that comes first, from all panels that there are: their metrics have units, and the first is drawn for want of
+    a comparison. ``runs`` is their number.
     """
     units = {panel.task: panel.measured for panel in panels}
     together = suite_primaries(outcomes)
@@ -46,7 +46,7 @@ def opening(outcomes: Sequence[Outcome], found: Sequence[Compared], panels: Sequ
         words.append(f"{runs} run{'' if runs == 1 else 's'}, none of them made to be compared: there is no verdict.")
     figure = _forest(rows, units) if rows else next((f for panel in panels for f in curve_figures(panel)), None)
     figures = () if figure is None else (replace(figure, id="opening"),)
-    return Section("answer", "In short", "", [PageBlock("", "", figures=figures, words=tuple(words))])
+    return PageBlock("", "", figures=figures, words=tuple(words))
 
 
 def _counted(rows: Sequence[Comparison], correction: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from critgrad.lab.ledger import Row
-from critgrad.lab.ledger.reach import reach, speedups
 from critgrad.lab.ledger.source import alike, metric_of, setting_groups
 from critgrad.lab.ledger.view import View
 from critgrad.lab.report.costs import ArmCost, cost_of
 from critgrad.lab.report.panels import Panel, PanelArm
-from critgrad.lab.stats import Pair, Speedup, judge, mean_interval, target_value
+from critgrad.lab.stats import mean_interval
 
 from .. import compare
 from ..protocol import ARMS, Outcome, paper_best, paper_grid, tables
@@ -112,13 +110,9 @@ def _consecutive(rows: Sequence[Row]) -> int:
 
 def compare_panel(found: Compared) -> Panel:
     """Its arms as a panel."""
-    rows = [row for line in found.lines for row in line.rows]
-    metric, unit, higher = metric_of(rows, found.defaults.task)
-    seeds = max(found.seeds.values())
-    title = f"{found.defaults.task}, compare"
-    return Panel(
-        "compare", found.defaults.task, title, metric, unit, higher, found.lines, (), seeds, found.defaults.settings
-    )
+    measured = metric_of([row for line in found.lines for row in line.rows], found.defaults.task)
+    task, seeds = found.defaults.task, max(found.seeds.values())
+    return Panel("compare", task, f"{task}, compare", *measured, found.lines, (), seeds, found.defaults.settings)
 
 
 # -- the fair track ----------------------------------------------------------------------------------------------------
@@ -134,33 +128,25 @@ def fair_panel(source: AnnouncedSource, outcome: Outcome) -> Panel | None:
     rows = {row.key: row for row in source.rows(registration=outcome.registration.hash)}
     against = {(c.family, c.arm): c for c in outcome.descriptive if c.rival == _base_label(outcome, c.family)}
     base_ms = {arm.family: arm.cost.step_ms for arm in outcome.arms if arm.arm == "base" and arm.cost}
-    arms = []
-    for arm in outcome.arms:
-        arms.append(
-            PanelArm(
-                arm.family,
-                arm.arm,
-                arm.label,
-                arm.optimizer,
-                arm.hyper,
-                tuple(rows[key] for key in arm.keys),
-                arm.test,
-                arm.diverged,
-                against.get((arm.family, arm.label)) if arm.arm != "base" else None,
-                arm.speedup.get("epochs"),
-                arm.reach.get("epochs"),
-                _cost(arm.cost, base_ms.get(arm.family)),
-                arm.best_after,
-                shown=arm.arm in MAIN,
-            )
+    arms = tuple(
+        PanelArm(
+            *(arm.family, arm.arm, arm.label, arm.optimizer, arm.hyper, tuple(rows[key] for key in arm.keys), arm.test),
+            diverged=arm.diverged,
+            comparison=against.get((arm.family, arm.label)) if arm.arm != "base" else None,
+            speedup=arm.speedup.get("epochs"),
+            reach=arm.reach.get("epochs"),
+            cost=_cost(arm.cost, base_ms.get(arm.family)),
+            best_after=arm.best_after,
+            shown=arm.arm in MAIN,
         )
+        for arm in outcome.arms
+    )
     if not arms:
         return None
-    metric, unit, higher = metric_of(rows.values(), outcome.task)
-    seeds = len(outcome.registration.report_seeds)
+    measured = metric_of(rows.values(), outcome.task)
+    seeds, rungs = len(outcome.registration.report_seeds), bool(outcome.registration.rungs_text)
     title = f"{outcome.name}, fair"
-    rungs = bool(outcome.registration.rungs_text)
-    return Panel("fair", outcome.task, title, metric, unit, higher, tuple(arms), outcome.warnings, seeds, rungs=rungs)
+    return Panel("fair", outcome.task, title, *measured, arms, outcome.warnings, seeds, rungs=rungs)
 
 
 def _cost(cost: Cost | None, base_ms: float | None) -> ArmCost | None:
@@ -195,10 +181,10 @@ def paper_runs(source: AnnouncedSource) -> list[PaperRun]:
             for settings, rows in alike(source.rows(task=task, track=name)):
                 engine = settings.pop("engine", "single")
                 track = make(task, _usual_seeds(rows), engine, settings)
-                metric, unit, higher = metric_of(rows, task)
-                found = tuple(track.best(source, higher))
+                measured = metric_of(rows, task)
+                found = tuple(track.best(source, measured[2]))
                 if found:
-                    out.append(PaperRun(track, found, _paper_panel(source, track, found, (metric, unit, higher))))
+                    out.append(PaperRun(track, found, _paper_panel(source, track, found, measured)))
     return out
 
 
@@ -213,59 +199,21 @@ def _usual_seeds(rows: Sequence[Row]) -> tuple[int, ...]:
 def _paper_panel(
     source: AnnouncedSource, track: PaperTrack, found: Sequence[Found], measured: tuple[str, str, bool]
 ) -> Panel:
-    metric, unit, higher = measured
+    higher = measured[2]
     view = View(source.rows(task=track.task), higher)
-    arms: list[PanelArm] = []
-    rows_of: dict[str, list[Row]] = {}
+    families: dict[str, dict[str, tuple[Default, Sequence[Row]]]] = {}
     for entry in found:
         setting = next(s for s in track.settings if (s.optimizer, s.hyper) == (entry.optimizer, entry.hyper))
-        rows_of[entry.optimizer] = [row for t in track.trials(setting) if isinstance(row := view.get(t), Row)]
-    for entry in found:
-        family, arm = entry.optimizer.removesuffix("_C"), "C" if entry.optimizer.endswith("_C") else "base"
-        rows, base = rows_of[entry.optimizer], rows_of.get(family)
-        comparison = speed = None
-        if arm == "C" and base:
-            mine, theirs = view.values(rows, "test"), view.values(base, "test")
-            pair = Pair(track.task, family, entry.optimizer, family, mine, theirs, higher)
-            comparison, speed = judge([pair])[0], _speedup(rows, base, view, higher)
-        arms.append(
-            PanelArm(
-                family,
-                arm,
-                entry.optimizer,
-                entry.optimizer,
-                entry.hyper,
-                tuple(rows),
-                entry.test,
-                entry.diverged,
-                comparison,
-                speed,
-                cost=cost_of(rows, base or ()),
-            )
-        )
-    title = f"{track.task}, {track.name}"
-    return Panel(
-        track.name,
-        track.task,
-        title,
-        metric,
-        unit,
-        higher,
-        tuple(arms),
-        (track.label,),
-        len(track.seeds),
-        track.task_settings,
-    )
-
-
-def _speedup(rows: Sequence[Row], base: Sequence[Row], view: View, higher: bool) -> Speedup | None:
-    initial = float(np.median([row.summary.get("initial_valid") or math.nan for row in base]))
-    try:
-        target = target_value(initial, view.values(base, "valid"), higher)
-    except ValueError:
-        return None
-    epochs = max(int(row.summary.get("epochs") or 1) for row in [*rows, *base])
-    return speedups(reach(rows, target, higher, epochs), reach(base, target, higher, epochs)).get("epochs")
+        rows = [row for t in track.trials(setting) if isinstance(row := view.get(t), Row)]
+        arm = Default(setting.family, setting.arm, entry.optimizer, entry.optimizer, dict(entry.hyper), 0, {})
+        families.setdefault(arm.family, {})[arm.arm] = arm, rows
+    made: dict[str, PanelArm] = {}
+    for of in families.values():
+        epochs = max(int(row.summary.get("epochs") or 1) for _, rows in of.values() for row in rows)
+        made |= {arm.label: arm for arm in compare.against_base(track.task, of, epochs, higher, view.values)}
+    arms, title = tuple(made[entry.optimizer] for entry in found), f"{track.task}, {track.name}"
+    settings = track.task_settings
+    return Panel(track.name, track.task, title, *measured, arms, (track.label,), len(track.seeds), settings)
 
 
 # -- everything else ---------------------------------------------------------------------------------------------------
@@ -285,7 +233,8 @@ def other_panels(source: AnnouncedSource) -> tuple[list[Panel], dict[str, int]]:
             if row.trial.registration is None and all(role.track == "train" for role in row.roles)
         ]
         for settings, members in alike(rows):
-            metric, unit, higher = metric_of(members, task)
+            measured = metric_of(members, task)
+            higher = measured[2]
             view = View(members, higher)
             groups = setting_groups(members)
             best: dict[str, list[tuple[float, list[Row]]]] = {}
@@ -303,9 +252,7 @@ def other_panels(source: AnnouncedSource) -> tuple[list[Panel], dict[str, int]]:
             title = f"{task}{f' ({extra})' if extra else ''}"
             tried[title] = len(groups)
             note = ("Drawn: the best of each optimizer on validation",) if keep < len(groups) else ()
-            panels.append(
-                Panel("runs", task, title, metric, unit, higher, tuple(arms[:LARGEST_PANEL]), note, 0, settings)
-            )
+            panels.append(Panel("runs", task, title, *measured, tuple(arms[:LARGEST_PANEL]), note, 0, settings))
     return panels, tried
 
 
@@ -314,14 +261,10 @@ def _other_arm(optimizer: str, group: Sequence[Row], view: View, alone: bool) ->
     label = optimizer if alone else f"{optimizer} lr={trial.hyper.get('lr', 0):.4g}"
     if not alone and trial.hyper.get("topC") is not None:
         label += f" topC={trial.hyper['topC']} decay={trial.hyper.get('decay', '-')}"
+    rows = tuple(sorted(group, key=lambda row: row.trial.seed))
     return PanelArm(
         optimizer.removesuffix("_C").removesuffix("_F"),
-        "",
-        label,
-        optimizer,
-        trial.hyper,
-        tuple(sorted(group, key=lambda row: row.trial.seed)),
-        mean_interval(view.values(group, "test")),
-        sum(bool(row.summary.get("diverged")) for row in group),
+        *("", label, optimizer, trial.hyper, rows, mean_interval(view.values(group, "test"))),
+        diverged=sum(bool(row.summary.get("diverged")) for row in group),
         cost=cost_of(group),
     )

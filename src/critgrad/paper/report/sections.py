@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from statistics import fmean, median_high
 from typing import Any
 
@@ -25,10 +27,9 @@ from critgrad.lab.words import listed
 from ..analyses import ANALYSES, Analysis
 from ..protocol import Outcome
 from ..protocol.announced import AnnouncedSource
-from .analysis_figures import DRAW
-from .decomposition_figures import decomposition_figures
+from .analysis_figures import DRAW, decomposition_figures
 from .opening import opening, terms_of
-from .panels import compare_panel, compared, fair_outcomes, fair_panel, other_panels, paper_runs
+from .panels import Compared, compare_panel, compared, fair_outcomes, fair_panel, other_panels, paper_runs
 from .verdict_tables import (
     columns,
     compare_table,
@@ -49,59 +50,33 @@ def build(source: AnnouncedSource) -> Page:
     fair = [(outcome, fair_panel(source, outcome)) for outcome in outcomes]
     panels = [panel for _, panel in fair if panel] + [compare_panel(c) for c in found] + [run.panel for run in papers]
     every = [*panels, *others]
-    drawn, kept = _analyses(source)
-
-    first = opening(outcomes, found, every, len(source.done)) if every else Section("answer", "In short")
-    verdicts = Section("verdicts", "Verdicts", _READING)
-    for outcome in outcomes:
-        verdicts.blocks.append(_fair_block(outcome))
+    analysed, kept = _analyses(source)
     together = suite_table(outcomes)
-    if together is not None:
-        verdicts.blocks.insert(0, PageBlock("All tasks", "", (), (together,)))
-    for c in found:
-        metric, _, _ = metric_of([row for line in c.lines for row in line.rows], c.defaults.task)
-        verdicts.blocks.append(_compare_block(c, compare_table(c, metric)))
-    runs = Section("runs", "Runs", "Runs outside the tracks. Nothing here was tuned alike: no verdicts.")
-    runs.blocks += [_runs_block(panel, tried[panel.title]) for panel in others]
-    paper = Section(
-        "paper",
-        "Beside the paper",
-        "The paper's settings and its selection rule: the same seeds select and report. For comparison with the paper's "
-        "tables only; claims rest on the fair track.",
-    )
-    paper.blocks += [PageBlock(run.panel.title, run.track.label, (), (paper_table(run),)) for run in papers]
-
-    sections = [
-        first,
-        verdicts,
-        runs,
-        paper,
-        _figure_section("curves", "Learning curves", "", every, curve_figures),
-        _figure_section("acceleration", "Acceleration", _TARGET, panels, acceleration_figures, flat=True),
-        _figure_section("improvement", "Test improvements", "", panels, improvement_figures, flat=True),
-        _figure_section(
-            "trials", "Best after k trials", "What tuning for longer would have bought.", panels, best_after_figures
-        ),
-        *(drawn[name] for name in ("sensitivity", "staleness", "gt-vs-gc", "ablation") if name in drawn),
-        _decompositions(fair),
-        *(drawn[name] for name in ("damping", "noise", "convex", "runtime", "spectrum") if name in drawn),
-        _figure_section("memory", "Inside the memory", "What the memory of a single run held.", others, memory_figures),
-        _costs(every),
-        _provenance(source, outcomes),
-    ]
-    report = Page([s for s in sections if s.blocks], _facts(source, outcomes), _banners(source, outcomes), kept)
-    return capped(report)
+    blocks = {
+        "answer": [opening(outcomes, found, every, len(source.done))] if every else [],
+        "verdicts": [
+            *([PageBlock("All tasks", "", (), (together,))] if together is not None else []),
+            *map(_fair_block, outcomes),
+            *map(_compare_block, found),
+        ],
+        "runs": [_runs_block(panel, tried[panel.title]) for panel in others],
+        "paper": [PageBlock(run.panel.title, run.track.label, (), (paper_table(run),)) for run in papers],
+        "curves": _figures(every, curve_figures),
+        "acceleration": _side_by_side(_figures(panels, acceleration_figures)),
+        "improvement": _side_by_side(_figures(panels, improvement_figures)),
+        "trials": _figures(panels, best_after_figures),
+        "decompose": [_decomposition(outcome, panel) for outcome, panel in fair if outcome.decompositions and panel],
+        "memory": _figures(others, memory_figures),
+        "cost": _tables(provenance.cost_table(every)),
+        "provenance": _provenance(source, outcomes),
+        **analysed,
+    }
+    sections = [Section(**about, blocks=blocks[about["id"]]) for about in _SECTIONS if blocks.get(about["id"])]
+    return capped(Page(sections, _facts(source, outcomes), _banners(source, outcomes), kept))
 
 
-_READING = (
-    "Differences are paired: same start, same batches. Positive is better, whatever the metric's direction; ± is a 95 % "
-    "t-interval over seeds. Only primary comparisons of a registered plan may carry a claim; all others are descriptive, "
-    "and between equals one in twenty of those leaves 0 outside by chance."
-)
-_TARGET = (
-    "How many times sooner than its base an arm reaches the target: 99 % of the way from the value before training to "
-    "the base's best validation value."
-)
+# In the order of the page.
+_SECTIONS = json.loads((Path(__file__).parent / "sections.json").read_text(encoding="utf-8"))
 
 
 def _fair_block(outcome: Outcome) -> PageBlock:
@@ -126,7 +101,8 @@ def _fair_block(outcome: Outcome) -> PageBlock:
     )
 
 
-def _compare_block(found: Any, table: Table) -> PageBlock:
+def _compare_block(found: Compared) -> PageBlock:
+    metric, _, _ = metric_of([row for line in found.lines for row in line.rows], found.defaults.task)
     seeds = ", ".join(f"{count} seeds ({family})" for family, count in found.seeds.items())
     if len(set(found.seeds.values())) == 1:
         seeds = f"{next(iter(found.seeds.values()))} seeds"
@@ -136,7 +112,7 @@ def _compare_block(found: Any, table: Table) -> PageBlock:
     warnings = tuple(f"{label}: not run on every seed, left out" for label in found.left_out)
     warnings += _not_whole(row for line in found.lines for row in line.rows)
     terms = terms_of([(line.arm, line.label) for line in found.lines])
-    return PageBlock(f"{found.defaults.task}, compare", intro, warnings, (table,), terms=terms)
+    return PageBlock(f"{found.defaults.task}, compare", intro, warnings, (compare_table(found, metric),), terms=terms)
 
 
 def _runs_block(panel: Panel, tried: int) -> PageBlock:
@@ -178,49 +154,42 @@ def _of_runs(arm: PanelArm, name: str, reduced: Callable[[list[float]], float]) 
     return reduced(known) if known else None
 
 
-def _figure_section(
-    identity: str,
-    title: str,
-    intro: str,
-    panels: Sequence[Panel],
-    draw: Callable[[Panel], list[Figure]],
-    flat: bool = False,
-) -> Section:
+def _figures(panels: Sequence[Panel], draw: Callable[[Panel], list[Figure]]) -> list[PageBlock]:
     found = [(panel, draw(panel)) for panel in panels]
-    blocks = [PageBlock(panel.title, "", (), (), tuple(figures)) for panel, figures in found if figures]
-    if flat and 1 < len(blocks) <= 6:
-        # Few bars each: side by side; their own titles say which is which.
-        blocks = [PageBlock("", "", (), (), tuple(figure for block in blocks for figure in block.figures))]
-    return Section(identity, title, intro, blocks)
+    return [PageBlock(panel.title, "", (), (), tuple(figures)) for panel, figures in found if figures]
 
 
-def _decompositions(fair: Sequence[tuple[Outcome, Panel | None]]) -> Section:
-    section = Section(
-        "decompose",
-        "Decomposition",
-        "A memory's difference to its tuned base as a sum of effects, each measured by a control that has one of them less.",
+def _side_by_side(blocks: list[PageBlock]) -> list[PageBlock]:
+    """As one block where they are few and have few bars each; their own titles say which is which."""
+    if not 1 < len(blocks) <= 6:
+        return blocks
+    return [PageBlock("", "", (), (), tuple(figure for block in blocks for figure in block.figures))]
+
+
+def _tables(*found: Table | None) -> list[PageBlock]:
+    tables = tuple(table for table in found if table is not None and table.cells)
+    return [PageBlock("", "", (), tables)] if tables else []
+
+
+def _decomposition(outcome: Outcome, panel: Panel) -> PageBlock:
+    table = decomposition_table(
+        slug("table-decompose", outcome.task, outcome.registration.hash[:8]), outcome.decompositions
     )
-    for outcome, panel in fair:
-        if not outcome.decompositions or panel is None:
-            continue
-        name = slug("table-decompose", outcome.task, outcome.registration.hash[:8])
-        table = decomposition_table(name, outcome.decompositions)
-        figures = decomposition_figures(panel.title, panel.metric, panel.unit, outcome.decompositions)
-        section.blocks.append(PageBlock(panel.title, "", (), (table,), tuple(figures)))
-    return section
+    figures = decomposition_figures(panel.title, panel.metric, panel.unit, outcome.decompositions)
+    return PageBlock(panel.title, "", (), (table,), tuple(figures))
 
 
 # -- analyses ----------------------------------------------------------------------------------------------------------
 
 
-def _analyses(source: AnnouncedSource) -> tuple[dict[str, Section], dict[str, list[dict[str, Any]]]]:
-    sections: dict[str, Section] = {}
+def _analyses(source: AnnouncedSource) -> tuple[dict[str, list[PageBlock]], dict[str, list[dict[str, Any]]]]:
+    blocks: dict[str, list[PageBlock]] = {}
     kept: dict[str, list[dict[str, Any]]] = {}
     for name, analysis in ANALYSES.items():
-        section = Section(name, analysis.title, analysis.intro)
+        mine = blocks[name] = []
         for stored in source.analyses:
             if stored.name == name:
-                _draw(section, kept, name, stored.task, stored.task, stored.data)
+                _draw(mine, kept, name, stored.task, stored.task, stored.data)
         for task in source.tasks:
             rows = source.rows(task=task, purpose=analysis.purpose)
             for label, members in _analysis_groups(analysis, rows):
@@ -229,12 +198,10 @@ def _analyses(source: AnnouncedSource) -> tuple[dict[str, Section], dict[str, li
                     data = analysis.collect(task, members)
                 except (ArithmeticError, LookupError, TypeError, ValueError) as error:
                     message = f"{name} on {where} could not be drawn from {len(members)} runs: {error}"
-                    section.blocks.append(PageBlock(where, "", (message,)))
+                    mine.append(PageBlock(where, "", (message,)))
                     continue
-                _draw(section, kept, name, task, where, data, _not_whole(members))
-        if section.blocks:
-            sections[name] = section
-    return sections, kept
+                _draw(mine, kept, name, task, where, data, _not_whole(members))
+    return blocks, kept
 
 
 def _analysis_groups(analysis: Analysis, rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
@@ -255,7 +222,7 @@ def _analysis_groups(analysis: Analysis, rows: Sequence[Row]) -> list[tuple[str,
 
 
 def _draw(
-    section: Section,
+    blocks: list[PageBlock],
     kept: dict[str, list[dict[str, Any]]],
     name: str,
     task: str,
@@ -266,30 +233,21 @@ def _draw(
     drawn = DRAW[name](data, where)
     kept.setdefault(name, []).append({"task": task, "where": where, "data": dict(data)})
     if drawn.figures or drawn.tables:
-        section.blocks.append(PageBlock(where, "", warnings, drawn.tables, drawn.figures))
+        blocks.append(PageBlock(where, "", warnings, drawn.tables, drawn.figures))
 
 
 # -- costs, provenance -------------------------------------------------------------------------------------------------
 
 
-def _costs(panels: Sequence[Panel]) -> Section:
-    table = provenance.cost_table(panels)
-    intro = "Times come from single runs of the fair track's timing and of the other tracks; bank runs carry none."
-    return Section("cost", "Cost", intro, [PageBlock("", "", (), (table,))] if table else [])
-
-
-def _provenance(source: AnnouncedSource, outcomes: Sequence[Outcome]) -> Section:
-    lost = source.registrations[1]
-    found = [
+def _provenance(source: AnnouncedSource, outcomes: Sequence[Outcome]) -> list[PageBlock]:
+    return _tables(
         provenance.data_table(source),
-        registration_table(outcomes, lost),
+        registration_table(outcomes, source.registrations[1]),
         provenance.run_table(source),
         provenance.failure_table(source),
         provenance.machine_table(source),
         provenance.command_table(source),
-    ]
-    tables = tuple(table for table in found if table is not None and table.cells)
-    return Section("provenance", "Provenance", "", [PageBlock("", "", (), tables)] if tables else [])
+    )
 
 
 def _facts(source: AnnouncedSource, outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:

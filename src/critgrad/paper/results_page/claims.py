@@ -62,8 +62,8 @@ def claims_page(findings: Findings) -> str:
 # -- what the fair experiments say -------------------------------------------------------------------------------------
 
 
-def _fair_tasks(findings: Findings, arm: str = "base") -> str:
-    names = [outcome.task for outcome in findings.claimable if arm in outcome.registration.arms]
+def _fair_tasks(findings: Findings) -> str:
+    names = [outcome.task for outcome in findings.claimable]
     return f"tuned alike: {', '.join(names)}" if names else ""
 
 
@@ -85,11 +85,8 @@ def _sooner(findings: Findings) -> tuple[str, Ruling]:
     fair = [speedup["epochs"] for speedup in tuned if "epochs" in speedup]
     best = [run for run in findings.papers if run.track.name == "paper-best"]
     paper = [arm.speedup for run in best for arm in run.panel.arms if arm.arm == "C" and arm.speedup is not None]
-    names = [
-        _fair_tasks(findings),
-        f"at the paper's settings: {', '.join(run.track.task for run in best)}" if best else "",
-    ]
-    return "; ".join(name for name in names if name), rules.sooner(fair, paper)
+    said = f"at the paper's settings: {', '.join(run.track.task for run in best)}" if best else ""
+    return "; ".join(filter(None, (_fair_tasks(findings), said))), rules.sooner(fair, paper)
 
 
 class _Selection(NamedTuple):

@@ -43,7 +43,7 @@ class Damped:
         """The table's row."""
         spectrum = self.line["spectrum"]
         return [
-            self.study.task + (f", {self.study.settings_text}" if self.study.settings_text else ""),
+            self.study.title(),
             self.line["optimizer"],
             f"{len(spectrum[0])}, {'default' if self.line['rho'] is None else short(self.line['rho'])}",
             str(self.line["runs"]),

@@ -18,7 +18,7 @@ from ..protocol import Outcome, Registration, find, registered, tables
 from ..protocol.announced import AnnouncedSource
 from ..protocol.outcome import SuiteRow, suite_table
 from ..report.panels import PaperRun, paper_runs
-from .text import values
+from .text import behind
 
 
 class Books(AnnouncedSource):
@@ -54,10 +54,9 @@ class Study:
     settings: Mapping[str, Any]
     data: dict[str, Any]
 
-    @property
-    def settings_text(self) -> str:
-        """``epochs 2, tf32 True``; empty where the task's own hold."""
-        return values(self.settings)
+    def title(self, without: str = "") -> str:
+        """``ptb-lstm, epochs 2, tf32 True``: the task with the settings that are not its own, without one that all have."""
+        return self.task + behind({name: value for name, value in self.settings.items() if name != without})
 
 
 class Findings:

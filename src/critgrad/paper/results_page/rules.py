@@ -147,9 +147,9 @@ def ages_bounded(groups: Sequence[Sequence[np.ndarray]], steps: Sequence[int]) -
     if not ratios:
         return Ruling(NOT_TESTED, "")
     effect = (
-        f"mean age changes by a factor of {min(ratios):.2f} to {max(ratios):.2f} from the first to the second half of "
+        f"mean age changes by a factor of {min(ratios):.2f} to {max(ratios):.2f} from the first to the second half of training "
+        f"({len(ratios)} settings); the oldest entry was {largest:.1%} of a run's steps old"
     )
-    effect += f"training ({len(ratios)} settings); the oldest entry was {largest:.1%} of a run's steps old"
     return Ruling(HOLDS if max(ratios) <= 1.5 else NOT_SEEN, effect)
 
 
@@ -233,10 +233,9 @@ def converges(studies: Sequence[Mapping[str, Any]]) -> Ruling:
     if not lines and not lost:
         return Ruling(NOT_TESTED, "")
     fell = sum(not line["diverged"] and line["mean"][-1] < line["mean"][0] for line in lines)
-    effect = (
-        f"the training loss fell without a divergence in {fell} of {len(lines) + lost} pairs of task and _C optimizer"
-    )
-    return Ruling(HOLDS if fell == len(lines) + lost else NOT_SEEN, effect)
+    pairs = len(lines) + lost
+    effect = f"the training loss fell without a divergence in {fell} of {pairs} pairs of task and _C optimizer"
+    return Ruling(HOLDS if fell == pairs else NOT_SEEN, effect)
 
 
 def grows_linearly(studies: Sequence[Mapping[str, Any]], straight: float = 0.9, growth: float = 1.1) -> Ruling:
@@ -258,9 +257,9 @@ def grows_linearly(studies: Sequence[Mapping[str, Any]], straight: float = 0.9, 
     if not factors:
         return Ruling(NOT_TESTED, "")
     effect = (
-        f"a rising straight line describes {linear} of {len(factors)} tasks; from the smallest to the largest topC "
+        f"a rising straight line describes {linear} of {len(factors)} tasks; from the smallest to the largest topC an epoch "
+        f"takes {min(factors):.2f} to {max(factors):.2f} times as long"
     )
-    effect += f"an epoch takes {min(factors):.2f} to {max(factors):.2f} times as long"
     effect += f" (the paper's: {min(theirs):.2f} to {max(theirs):.2f})" if theirs else ""
     return Ruling(HOLDS if linear == len(factors) else NOT_SEEN, effect)
 

@@ -71,12 +71,12 @@ def search_pages(findings: Findings) -> dict[str, str]:
         for family in dict.fromkeys(line.family for line in made.lines):
             mine = sorted(
                 (line for line in made.lines if line.family == family),
-                key=lambda line: (line.rank is None, line.rank, line.arm),
+                key=lambda line: (line.rank is None, line.rank, line.name),
             )
             rows = [
                 [
                     "-" if line.rank is None else str(line.rank),
-                    line.arm if line.is_variant else f"**{line.arm}**",
+                    line.name if line.is_variant else f"**{line.name}**",
                     line.optimizer,
                     short(line.valid, 4),
                     *line.against,
@@ -86,7 +86,7 @@ def search_pages(findings: Findings) -> dict[str, str]:
             ]
             head = ("rank", "arm", "optimizer", "valid", "minus base", "minus rival", "best point")
             text += f"\n## {family}\n\n{made.verdict(family)}.\n\n" + table(head, rows, head[:1] + head[3:6])
-        whys = {line.arm: line.why for line in made.lines}
+        whys = {line.name: line.arm.why for line in made.lines}
         gone = [
             f"- {line}\n" for line in withdrawn_searches(findings) if line.startswith(f"{search.task}, {search.name}:")
         ]

@@ -30,15 +30,6 @@ def _seeds(counts: set[int]) -> str:
     return " or ".join(map(str, sorted(counts)[:-1])) + (" or " if len(counts) > 1 else "") + seeds_text(max(counts))
 
 
-def _title(study: Study) -> str:
-    return study.task + (f", {study.settings_text}" if study.settings_text else "")
-
-
-def _timed_title(study: Study) -> str:
-    settings = {name: value for name, value in study.settings.items() if name != "epochs"}  # always two
-    return study.task + (f", {values(settings)}" if settings else "")
-
-
 FAR = 1.5  # times worse than a tuned base: what such runs differ in is the beginning of training
 
 
@@ -72,11 +63,9 @@ def _sensitivity(findings: Findings) -> str:
         cells = {(cell["topC"], cell["decay"]): _outcome(cell) for cell in data["cells"]}
         cells = {at: f"**{text}**" if at == chosen else text for at, text in cells.items()}
         sizes = sorted({cell["topC"] for cell in data["cells"]})
-        text += f"\n## {_title(study)}\n\n{data['optimizer']}, test {data['metric']}, "
-        text += (
-            f"{_seeds({cell['runs'] for cell in data['cells']})}; runs that vary nothing have {values(data['chosen'])}"
-        )
-        text += f"{' (bold)' if chosen in cells else ''}.\n\n"
+        text += f"\n## {study.title()}\n\n{data['optimizer']}, test {data['metric']}, "
+        text += f"{_seeds({cell['runs'] for cell in data['cells']})}; runs that vary nothing have "
+        text += f"{values(data['chosen'])}{' (bold)' if chosen in cells else ''}.\n\n"
         text += _far_from_trained(findings, study, [cell["test"] for cell in data["cells"]])
         if len(cells) > len(sizes) * len(decays) / 2:
             rows = [[str(topC), *[cells.get((topC, decay), "missing") for decay in decays]] for topC in sizes]
@@ -99,10 +88,8 @@ def _ablation(findings: Findings) -> str:
                 d = row["difference"]
                 minus = interval(Interval(d["mean"], d["low"], d["high"], row["runs"]), "+") if d else "the default"
                 rows.append([name, row["optimizer"], row["variant"], _outcome(row), minus])
-        text += (
-            f"\n## {_title(study)}\n\n{_seeds(counts)}; differences are paired by seed, positive where the variant is "
-        )
-        text += "better.\n\n"
+        text += f"\n## {study.title()}\n\n{_seeds(counts)}; differences are paired by seed, positive where the variant "
+        text += "is better.\n\n"
         text += _far_from_trained(findings, study, [row["test"] for of in study.data["studies"].values() for row in of])
         head = ("what is varied", "optimizer", "variant", f"test {study.data['metric']}", "minus the default")
         text += table(head, rows, head[3:])
@@ -117,7 +104,7 @@ def _norms(findings: Findings) -> str:
         for line in study.data["lines"]:
             first, last = (line["gc"][at] / line["gt"][at] if line["gt"][at] else float("nan") for at in (0, -1))
             found = [short(line["ratio"]), short(first), short(last), short(line["test"], 4)]
-            rows.append([_title(study), str(line["topC"]), str(line["runs"]), *found])
+            rows.append([study.title(), str(line["topC"]), str(line["runs"]), *found])
     if not rows:
         return ""
     head = ("task", "topC", "seeds", "ratio, median", "first epoch", "last epoch", "test")
@@ -148,7 +135,11 @@ def _runtime(findings: Findings) -> str:
             points = {point["topC"]: point for point in study.data["points"]}
             seeds = _seeds({point["runs"] for point in points.values()})
             rows.append(
-                [_timed_title(study), f"here, s ({seeds})", *[_seconds(points.get(topC)) for topC in RUN_TIME_TOPC]]
+                [
+                    study.title(without="epochs"),
+                    f"here, s ({seeds})",
+                    *[_seconds(points.get(topC)) for topC in RUN_TIME_TOPC],
+                ]
             )
         if task not in known:
             rows.append([task, "here", *["not run" for _ in RUN_TIME_TOPC]])

@@ -64,14 +64,12 @@ def _in_short(of_each: Sequence[tuple[Outcome, Sequence[Judged]]], later: Sequen
 def _experiment(outcome: Outcome, judged: Sequence[Judged]) -> str:
     """One fair experiment."""
     plan = outcome.registration
+    rungs = f" ({plan.rungs_text})" if plan.rungs_text else ""
     text = (
         f"\n## {outcome.name}\n\n{plan.metric}, {plan.epochs} epochs, batch {plan.batch_size}{behind(plan.settings)}; "
-    )
-    rungs = f" ({plan.rungs_text})" if plan.rungs_text else ""
-    text += (
         f"{points_text(outcome)}{rungs}, neighbouring learning rates at most {short(plan.widest_step, 2)} times apart; "
+        f"{len(plan.report_seeds)} report seeds; {outcome.standing.text}."
     )
-    text += f"{len(plan.report_seeds)} report seeds; {outcome.standing.text}."
     goals = [f"{family} {short(goal, 4)}" for family, goal in outcome.targets.items() if goal is not None]
     text += f" Targets on validation: {', '.join(goals)}." if goals else ""
     text += "".join(f" Note: {warning}." for warning in outcome.warnings) + "\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,17 +10,18 @@ import numpy as np
 from critgrad.lab.ledger.view import Reader, RowLike, View, view_of
 from critgrad.lab.run.results import loss_is_known
 from critgrad.lab.run.spec import Trial
-from critgrad.lab.spaces import Point
+from critgrad.lab.spaces import Point, edges
 from critgrad.lab.stats import choose
 
 from ..protocol.tuning import tie_breaker
-from .file import Search, SearchArm
+from .file import BASE, Search, SearchArm
 
 
 @dataclass
 class ArmState:
-    """Where one arm of one family stands."""
+    """Where one arm of one family stands. Values are validation values on the tuning seeds: they choose, they claim nothing."""
 
+    search: Search = field(repr=False)
     family: str
     arm: SearchArm
     points: list[Point]
@@ -31,6 +32,52 @@ class ArmState:
     valid: float | None = None  # its mean over the tuning seeds
     values: tuple[float, ...] = ()  # one for each of them
     loss: float | None = None  # the mean validation loss at the same epochs: what decides between equals
+    rank: int | None = None  # among the family's arms that have their choice
+    minus: dict[str, float] = field(default_factory=dict)  # by the arm it is held against: positive is better
+    better: dict[str, int] = field(default_factory=dict)  # on how many of the seeds
+
+    @property
+    def name(self) -> str:
+        """The arm's."""
+        return self.arm.name
+
+    @property
+    def optimizer(self) -> str:
+        """In this family."""
+        return self.arm.optimizer[self.family]
+
+    @property
+    def is_variant(self) -> bool:
+        """Whether it is one of those among which a winner is looked for."""
+        return self.search.is_variant(self.arm)
+
+    @property
+    def point(self) -> Point:
+        """The best one; empty until every rung is run."""
+        return {} if self.chosen is None else self.points[self.chosen]
+
+    @property
+    def edges_text(self) -> str:
+        """`` (lr at the high edge)`` for each value at an end of its range."""
+        found = edges(self.point, self.search.space(self.family, self.arm), self.points) if self.point else {}
+        return "".join(f" ({name} at the {end} edge)" for name, end in found.items())
+
+    @property
+    def against(self) -> list[str]:
+        """The differences to the base and the rival, and on how many of the seeds it was better."""
+        return [
+            f"{self.minus[name]:+.3f} ({self.better[name]}/{len(self.values)})" if name in self.minus else ""
+            for name in (BASE, "rival")
+        ]
+
+    def hold_against(self, others: Mapping[str, ArmState]) -> None:
+        """Take the differences to the arms that a search is about."""
+        sign = 1.0 if self.search.higher_is_better else -1.0
+        for name in dict.fromkeys((BASE, *self.search.against)):
+            other = others.get(name)
+            if name != self.name and other is not None and other.valid is not None and self.valid is not None:
+                self.minus[name] = sign * (self.valid - other.valid)
+                self.better[name] = sum(sign * (mine - its) > 0 for mine, its in zip(self.values, other.values))
 
 
 @dataclass(frozen=True)
@@ -46,17 +93,23 @@ class SearchTrack:
     def states(self, view: View) -> dict[str, list[ArmState]]:
         """All arms of all families, as far as the rows go."""
         s = self.search
-        return {family: [_state(s, family, arm, view) for arm in s.arms_of(family)] for family in s.families}
+        out = {family: [_state(s, family, arm, view) for arm in s.arms_of(family)] for family in s.families}
+        for states in out.values():
+            for place, state in enumerate(self.ranked(states)):
+                state.rank = place + 1
+            for state in states:
+                state.hold_against({other.name: other for other in states})
+        return out
 
     def confirmed(self, states: Sequence[ArmState]) -> list[ArmState]:
         """The arms of a family that the confirming seeds are for: the best variants, and what they are held against."""
         ranked = self.ranked(states)
-        best = [state for state in ranked if self.search.is_variant(state.arm)][: self.search.confirm_keep]
-        return [state for state in states if state.arm.name in self.search.against or state in best]
+        best = [state for state in ranked if state.is_variant][: self.search.confirm_keep]
+        return [state for state in states if state.name in self.search.against or state in best]
 
     def ranked(self, states: Sequence[ArmState]) -> list[ArmState]:
         """The arms that have their choice, best first; of equals (to the digits of ``choose``) that of the lower loss."""
-        left = {state.arm.name: state for state in states if state.valid is not None}
+        left = {state.name: state for state in states if state.valid is not None}
         out = []
         while left:
             values = {name: state.values for name, state in left.items()}
@@ -74,7 +127,7 @@ class SearchTrack:
 
 
 def _state(search: Search, family: str, arm: SearchArm, view: View) -> ArmState:
-    state = ArmState(family, arm, search.points(family, arm))
+    state = ArmState(search, family, arm, search.points(family, arm))
     seeds, higher = search.tuning_seeds, search.higher_is_better
     trials = [[search.trial(family, arm, point, seed) for seed in seeds] for point in state.points]
     done = [row for of_point in trials for trial in of_point if (row := view.get(trial)) is not None]
