@@ -14,25 +14,24 @@ import importlib
 import sys
 import warnings
 from collections.abc import Sequence
-from importlib.abc import InspectLoader, MetaPathFinder
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import CodeType, ModuleType
+from typing import Any
 
-_LAB, _PAPER = "critgrad.lab.", "critgrad.paper."
+_LAB = "critgrad.lab."
+_GROUPS = {
+    f"{_LAB}run": "batch coordinator executors results spec status worker",
+    f"{_LAB}train": "bank bases capture compiling optimizers precision probes streams",
+    f"{_LAB}tasks": "data metrics models",
+    "critgrad.paper": "analyses compare protocol results_page search",
+}
 MOVED = {
-    **{f"{_LAB}{name}": f"{_LAB}run.{name}" for name in ("batch", "coordinator", "executors", "results", "spec")},
-    **{f"{_LAB}{name}": f"{_LAB}run.{name}" for name in ("status", "worker")},
-    **{f"{_LAB}{name}": f"{_LAB}train.{name}" for name in ("bank", "bases", "capture", "compiling", "optimizers")},
-    **{f"{_LAB}{name}": f"{_LAB}train.{name}" for name in ("precision", "probes", "streams")},
-    **{f"{_LAB}{name}": f"{_LAB}tasks.{name}" for name in ("data", "metrics", "models")},
-    f"{_LAB}statistics": f"{_LAB}stats",
-    f"{_LAB}transfer": f"{_LAB}ledger.merge",
+    **{f"{_LAB}{name}": f"{package}.{name}" for package, names in _GROUPS.items() for name in names.split()},
     **{f"{_LAB}protocol.{name}": f"{_LAB}ledger.{name}" for name in ("committed", "ranking", "reach", "view")},
-    f"{_LAB}protocol.spaces": f"{_LAB}spaces",
-    f"{_LAB}report.source": f"{_LAB}ledger.source",
-    **{f"{_LAB}{name}": f"{_PAPER}{name}" for name in ("analyses", "compare", "protocol", "results_page")},
-    f"{_LAB}search": f"{_PAPER}search",
+    **{f"{_LAB}statistics": f"{_LAB}stats", f"{_LAB}transfer": f"{_LAB}ledger.merge"},
+    **{f"{_LAB}protocol.spaces": f"{_LAB}spaces", f"{_LAB}report.source": f"{_LAB}ledger.source"},
 }
 
 
@@ -46,7 +45,7 @@ def now(name: str) -> str | None:
     return None
 
 
-class _Loader(InspectLoader):
+class _Loader(Loader):
     def __init__(self, target: str) -> None:
         self.target = target
 
@@ -63,17 +62,8 @@ class _Loader(InspectLoader):
     def get_code(self, fullname: str) -> CodeType | None:
         """For ``python -m``."""
         spec = find_spec(self.target)
-        loader = None if spec is None else spec.loader
-        return loader.get_code(self.target) if isinstance(loader, InspectLoader) else None
-
-    def get_source(self, fullname: str) -> str | None:
-        """Of the module that it is now."""
-        return None
-
-    def is_package(self, fullname: str) -> bool:
-        """As the module that it is now."""
-        spec = find_spec(self.target)
-        return spec is not None and spec.submodule_search_locations is not None
+        loader: Any = None if spec is None else spec.loader
+        return None if loader is None else loader.get_code(self.target)
 
 
 class _Finder(MetaPathFinder):
@@ -81,10 +71,10 @@ class _Finder(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         there = now(fullname)
-        if there is None or find_spec(there) is None:
+        spec = None if there is None else find_spec(there)
+        if there is None or spec is None:
             return None
-        loader = _Loader(there)
-        return ModuleSpec(fullname, loader, is_package=loader.is_package(fullname))
+        return ModuleSpec(fullname, _Loader(there), is_package=spec.submodule_search_locations is not None)
 
 
 def install() -> None:

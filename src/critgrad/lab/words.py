@@ -55,6 +55,15 @@ def listed(values: Mapping[str, Any]) -> str:
     )
 
 
+def show(value: float | None, digits: int = 4) -> str:
+    """A number as one reads it; a dash for none.
+
+    >>> show(0.00012345), show(97.0), show(None), show(1234567.0)
+    ('0.0001234', '97', '-', '1.235e+06')
+    """
+    return "-" if value is None or not math.isfinite(value) else f"{value:.{digits}g}"
+
+
 def default_device(device: str) -> str:
     """``auto`` is the GPU if there is one; a device that is not there is an error before anything is run."""
     import torch

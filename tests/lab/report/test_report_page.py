@@ -10,10 +10,10 @@ import report_helpers as helpers
 
 from critgrad.lab.ledger import Ledger, LedgerError, Role
 from critgrad.lab.ledger import records as ledger_records
-from critgrad.lab.report import limit
+from critgrad.lab.report import parts
 from critgrad.lab.report.figure import Figure, FigureAxis
-from critgrad.lab.report.page import plain
 from critgrad.lab.report.table import comparison_record, notes_of
+from critgrad.lab.run.results import plain
 from critgrad.lab.run.spec import Trial
 from critgrad.lab.stats import Pair, judge
 from critgrad.paper import compare
@@ -281,6 +281,6 @@ def test_a_page_with_too_many_figures_keeps_some_of_every_task():
         return Figure(f"{task}-{number}", f"{task}, fair: {number}", FigureAxis("x"), FigureAxis("y"), ())
 
     figures = [figure("a", k) for k in range(6)] + [figure("b", k) for k in range(2)]
-    assert limit.of_every_task(figures, 5) == {"a-0", "b-0", "a-1", "b-1", "a-2"}
-    assert limit.shares([3, 100, 10], 33) == [3, 20, 10]
-    assert limit.shares([3, 4], 33) == [3, 4]
+    assert parts.of_every_task(figures, 5) == {"a-0", "b-0", "a-1", "b-1", "a-2"}
+    assert parts.shares([3, 100, 10], 33) == [3, 20, 10]
+    assert parts.shares([3, 4], 33) == [3, 4]

@@ -9,7 +9,10 @@ import json
 import subprocess
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from .store import Ledger
 
 _GIT_SECONDS = 20
 
@@ -43,14 +46,6 @@ class Announcement(Protocol):
     def to_dict(self) -> dict[str, Any]: ...
 
 
-class Documents(Protocol):
-    """The part of a ledger that is needed here."""
-
-    def put_document(self, name: str, text: str) -> Any: ...
-    def document(self, name: str) -> str | None: ...
-    def rows(self, *, registration: str | None = None) -> list[Any]: ...
-
-
 def require_committed(path: Path | str | None) -> Standing:
     """Whether a file is committed and unchanged since; never raises.
 
@@ -74,7 +69,7 @@ def require_committed(path: Path | str | None) -> Standing:
     return Standing(commits.split()[0]) if commits else Standing(None, f"{path.name} is not committed")
 
 
-def record(ledger: Documents, registration: Announcement) -> Standing:
+def record(ledger: Ledger, registration: Announcement) -> Standing:
     """Write a registration and its commit into the ledger, and say where it stands there.
 
     Asked anew for each sweep and merge. Rows that ended before the commit was made stay unregistered for ever: a plan

@@ -148,44 +148,45 @@ def acceleration_figures(panel: Panel) -> list[Figure]:
     """How many times sooner than its base each arm reaches the target, in epochs."""
     out = []
     for family, arms in panel.split(LARGEST_BARS):
-        rows = [arm for arm in arms if arm.speedup is not None]
+        rows = [(arm, arm.speedup) for arm in arms if arm.speedup is not None]
         if not rows:
             continue
-        values, low, high, marks, notes = [], [], [], [], []
-        for arm in rows:
-            found = arm.speedup
-            assert found is not None
-            values.append(_ratio(found.ratio_low, found.ratio_high))
-            low.append(found.low if found.low > 0 else None)
-            high.append(found.high if math.isfinite(found.high) else None)
-            marks.append(_MARKS[found.bound])
-            notes.append(found.text.replace("at least ", "≥ ").replace("at most ", "≤ ").replace("x", "×"))
-        labels = _labels(rows)
+        found = [speedup for _, speedup in rows]
+        values = [_ratio(one.ratio_low, one.ratio_high) for one in found]
+        low = [one.low if one.low > 0 else None for one in found]
+        high = [one.high if math.isfinite(one.high) else None for one in found]
         bars = Bars(
             "times sooner",
-            labels,
+            _labels([arm for arm, _ in rows]),
             clean(values),
-            [_panel_style(panel, arm).ink for arm in rows],
+            [_panel_style(panel, arm).ink for arm, _ in rows],
             [1.0] * len(rows),
             clean(low),
             clean(high),
-            marks,
-            notes,
+            [_MARKS[one.bound] for one in found],
+            [one.text.replace("at least ", "≥ ").replace("at most ", "≤ ").replace("x", "×") for one in found],
         )
-        out.append(
-            Figure(
-                slug("acceleration", panel.track, panel.title, family),
-                f"{panel.title}{f': {family}' if family else ''}, acceleration",
-                value_axis("times sooner than the base (epochs, median)", [1.0, *values, *low, *high], log=True),
-                FigureAxis("", labels=tuple(labels)),
-                (bars,),
-                "bar: median ratio of epochs to target; whisker: 95 % bootstrap interval; ▶ at least, ◀ at most: "
-                "some runs never reached the target",
-                reference=1.0,
-                rows=len(labels),
-            )
-        )
+        axis = value_axis("times sooner than the base (epochs, median)", [1.0, *values, *low, *high], log=True)
+        caption = "bar: median ratio of epochs to target; whisker: 95 % bootstrap interval; ▶ at least, ◀ at most: "
+        caption += "some runs never reached the target"
+        out.append(_by_arm(panel, family, "acceleration", "acceleration", axis, bars, caption, 1.0))
     return out
+
+
+def _by_arm(
+    panel: Panel, family: str, kind: str, what: str, axis: FigureAxis, drawn: Bars | Points, caption: str, none: float
+) -> Figure:
+    """A figure with a row for each arm, and a line at ``none``: no difference."""
+    return Figure(
+        slug(kind, panel.track, panel.title, family),
+        f"{panel.title}{f': {family}' if family else ''}, {what}",
+        axis,
+        FigureAxis("", labels=tuple(drawn.labels)),
+        (drawn,),
+        caption,
+        reference=none,
+        rows=len(drawn.labels),
+    )
 
 
 def _ratio(low: float, high: float) -> float | None:
@@ -211,11 +212,10 @@ def improvement_figures(panel: Panel) -> list[Figure]:
         rows = [(arm, arm.comparison) for arm in arms if arm.comparison is not None]
         if not rows:
             continue
-        labels = _labels([arm for arm, _ in rows])
         found = [c for _, c in rows]
         points = Points(
             "paired difference",
-            labels,
+            _labels([arm for arm, _ in rows]),
             clean(c.difference for c in found),
             clean(c.low for c in found),
             clean(c.high for c in found),
@@ -224,19 +224,10 @@ def improvement_figures(panel: Panel) -> list[Figure]:
         )
         unit = f" ({panel.unit})" if panel.unit else ""
         points, axis = without_far(points, f"improvement over the base{unit}; right is better")
-        out.append(
-            Figure(
-                slug("improvement", panel.track, panel.title, family),
-                f"{panel.title}{f': {family}' if family else ''}, test {panel.metric} against the base",
-                axis,
-                FigureAxis("", labels=tuple(labels)),
-                (points,),
-                f"mean paired difference on {found[0].n} seeds, 95 % t-interval; descriptive, not corrected"
-                f"{arrows_text(axis)}",
-                reference=0.0,
-                rows=len(labels),
-            )
-        )
+        caption = f"mean paired difference on {found[0].n} seeds, 95 % t-interval; descriptive, not corrected"
+        caption += arrows_text(axis)
+        what = f"test {panel.metric} against the base"
+        out.append(_by_arm(panel, family, "improvement", what, axis, points, caption, 0.0))
     return out
 
 

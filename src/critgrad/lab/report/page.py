@@ -8,10 +8,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from critgrad._version import __version__
 
+from ..run.results import plain
 from .drawing import inline
 from .figure import Figure
 from .parts import Page, PageBlock, Section
@@ -59,19 +58,6 @@ def embedded(value: Any) -> str:
     """JSON fit to stand inside a script element; what is not finite is null."""
     text = json.dumps(plain(value), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.replace("</", "<\\/").replace("<!--", "<\\!--")
-
-
-def plain(value: Any) -> Any:
-    """Numbers of numpy as Python's, tuples as lists, what JSON cannot hold as ``None``."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float):
-        return value if np.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    return value
 
 
 def _web(name: str) -> str:

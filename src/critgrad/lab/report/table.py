@@ -10,6 +10,7 @@ from typing import Any
 
 from ..stats import Comparison, Interval, unreachable
 from ..words import FEWEST_FOR_INTERVAL, interval_text
+from ..words import show as shown
 
 LARGEST_TABLE = 400  # rows that are shown
 MANY_COLUMNS = 10  # so many stand closer, and their numbers may take two lines
@@ -94,17 +95,6 @@ def table_of(
 
 
 # -- values as cells -----------------------------------------------------------------------------------------------------
-
-
-def shown(value: float | None, digits: int = 4) -> str:
-    """A number as one reads it.
-
-    >>> shown(0.00012345), shown(97.0), shown(None), shown(1234567.0)
-    ('0.0001234', '97', '-', '1.235e+06')
-    """
-    if value is None or not math.isfinite(value):
-        return "-"
-    return f"{value:.{digits}g}"
 
 
 def number(value: float | None, digits: int = 4, suffix: str = "") -> Cell:

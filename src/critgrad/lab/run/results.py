@@ -94,18 +94,19 @@ def _cpu_name() -> str:
     return platform.processor() or "unknown"
 
 
+def plain(value: Any) -> Any:
+    """Numbers of numpy as Python's, tuples as lists, what JSON cannot hold as ``None``."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value
+
+
 def dumps(values: Mapping[str, Any]) -> str:
     """JSON of a summary or a provenance; numpy scalars become numbers, what is not finite becomes null."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, np.generic):
-            value = value.item()
-        if isinstance(value, float) and not np.isfinite(value):
-            return None
-        if isinstance(value, Mapping):
-            return {key: plain(item) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [plain(item) for item in value]
-        return value
-
-    return json.dumps(plain(dict(values)), sort_keys=True)
+    return json.dumps(plain(values), sort_keys=True)

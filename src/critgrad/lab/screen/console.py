@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from ..words import show as show
 
 try:
     import rich  # noqa: F401
@@ -117,12 +118,3 @@ def table(heading: str | None, *columns: str, right: tuple[str, ...] = (), whole
 def width() -> int:
     """Columns that there are."""
     return LOG_WIDTH if console is None else int(console.width)
-
-
-def show(value: float | None, digits: int = 4) -> str:
-    """A number as one reads it; a dash for none.
-
-    >>> show(0.123456), show(float("nan"))
-    ('0.1235', '-')
-    """
-    return "-" if value is None or not math.isfinite(value) else f"{value:.{digits}g}"

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..run.results import plain
+
 
 @dataclass(frozen=True)
 class StudyRun:
@@ -121,8 +123,8 @@ class Answer:
                 for name, arm in self.arms.items()
             },
         }
-        plain: dict[str, Any] = _plain(whole)
-        return plain
+        found: dict[str, Any] = plain(whole)
+        return found
 
     def to_json(self) -> str:
         """The text that ``critgrad study run --json FILE`` writes."""
@@ -135,16 +137,6 @@ _CLAIMED = ("arm", "against", "word", "remark", "difference", "mean", "low", "hi
 def _replicate(found: Replicate) -> dict[str, Any]:
     parts = {name: getattr(found, name) for name in ("number", "chosen", "valid", "value", "untrained")}
     return {**parts, "trials": [vars(run) for run in found.trials], "reports": [vars(run) for run in found.reports]}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 # As users of the package call them.

@@ -41,6 +41,13 @@ def _noise_data(options: Mapping[str, Any]) -> str:
     return f"noise@{flip:g}" if flip else "noise"
 
 
+def _images(name: str, summary: str, batch_size: int, epochs: int, options: dict[str, Any], **more: Any) -> Task:
+    more = {"tiny": _SHORT, "bankable": True, **more}
+    return Task(
+        name, summary, name.split("-")[0], ClassificationProblem, ACCURACY, batch_size, epochs, options=options, **more
+    )
+
+
 def _convex(name: str, dataset: str, summary: str, differs: str, paper: str | None = None) -> Task:
     return Task(
         name,
@@ -116,49 +123,22 @@ def _dialogue(name: str, dataset: str, summary: str, paper: str | None) -> Task:
 
 
 _TASKS = (
-    Task(
-        "digits-mlp",
-        "8 x 8 digits, 64-32-10 (2.4 k), the embedded default",
-        "digits",
-        ClassificationProblem,
-        ACCURACY,
-        batch_size=32,
-        epochs=30,
-        options=_MLP,
+    _images(
+        *("digits-mlp", "8 x 8 digits, 64-32-10 (2.4 k), the embedded default", 32, 30, _MLP),
         variants=rare_variants(_MLP),
-        tiny=_SHORT,
         differs="ours, not in the paper; @longtail: rare classes, @continual: five ways to shuffle the pixels in turn",
-        bankable=True,
     ),
-    Task(
-        "mnist-logreg",
-        "MNIST, logistic regression, 784-10 (7.9 k)",
-        "mnist",
-        ClassificationProblem,
-        ACCURACY,
-        batch_size=64,
-        epochs=10,
-        options=_LOGREG,
+    _images(
+        *("mnist-logreg", "MNIST, logistic regression, 784-10 (7.9 k)", 64, 10, _LOGREG),
         variants={"convex": {"epochs": 25, "metric": TRAIN_LOSS}},
-        tiny=_SHORT,
         paper="MNIST Log. Reg.",
         differs=f"{_SILENT}; @convex: judged by the training loss after 25 epochs",
-        bankable=True,
     ),
-    Task(
-        "mnist-mlp",
-        "MNIST, 784-32-10 (25 k)",
-        "mnist",
-        ClassificationProblem,
-        ACCURACY,
-        batch_size=64,
-        epochs=10,
-        options=_MLP,
+    _images(
+        *("mnist-mlp", "MNIST, 784-32-10 (25 k)", 64, 10, _MLP),
         variants=rare_variants(_MLP),
-        tiny=_SHORT,
         paper="MNIST MLP",
         differs=f"{_SILENT}; @longtail: rare classes, @continual: five ways to shuffle the pixels in turn",
-        bankable=True,
     ),
     _convex(
         "covtype-logreg",
@@ -175,49 +155,31 @@ _TASKS = (
         "rcv1",
     ),
     _convex("reuters-logreg", "reuters", "Reuters-21578 news, logistic regression", "ours: full-size twin of rcv1"),
-    Task(
+    _images(
         "noise-logreg",
         "two Gaussian classes with flipped labels, logistic regression, 10-2",
-        "noise",
-        ClassificationProblem,
-        ACCURACY,
-        batch_size=64,
-        epochs=20,
-        options={"flip_y": 0.0, **_LOGREG},
-        tiny=_SHORT,
+        *(64, 20, {"flip_y": 0.0, **_LOGREG}),
         paper="Synthetic noise",
         differs="the paper gives no batch size; evaluated on its 20 % hold-out, which serves as valid and test",
-        bankable=True,
         dataset_of=_noise_data,
     ),
-    Task(
+    _images(
         "cifar10-convnet",
         "CIFAR-10, LeNet with dropout (62 k)",
-        "cifar10",
-        ClassificationProblem,
-        ACCURACY,
-        batch_size=64,
-        epochs=100,
+        *(64, 100, {"model": "lenet", "dropout": 0.25, **_FLOAT}),
         clip=10.0,
-        options={"model": "lenet", "dropout": 0.25, **_FLOAT},
-        tiny=_SHORT,
         paper="CIFAR-10",
         differs=f"{_SILENT} or clipping; dropout as in the paper's text, its rate ours (published script: none, dropout=0)",
-        bankable=True,
     ),
-    Task(
+    _images(
         "cifar100-convnet",
         "CIFAR-100, six convolutions with batch norm and three linear layers (5.9 M)",
-        "cifar100",
-        ClassificationProblem,
-        ACCURACY,
-        batch_size=64,
-        epochs=100,
+        *(64, 100, {"model": "deep", "width": 32, "dropout": 0.1, "dropout2d": 0.05, "bf16": False, **_FLOAT}),
         clip=10.0,
-        options={"model": "deep", "width": 32, "dropout": 0.1, "dropout2d": 0.05, "bf16": False, **_FLOAT},
         tiny={"batch_size": 16, "epochs": 3, "width": 4},
         paper="CIFAR-100",
         differs=f"{_SILENT} or clipping; 5.9 million parameters, the paper says 600 k",
+        bankable=False,
     ),
     _language("ptb-lstm", "ptb", "Penn Treebank words, one LSTM layer of 128 (2.03 M)", "PTB", "20 k"),
     _language("wikitext2-lstm", "wikitext2", "WikiText-2 words, one LSTM layer of 128 (6.52 M)", "WikiText", "600 k"),
