@@ -169,10 +169,3 @@ def adding_weights(aggr: str | Aggregation, kappa: Any, n: Tensor, usable: Tenso
     else:
         raise ValueError(f"Invalid aggr: {aggregation.name!r}, expected one that adds: {', '.join(LINEAR + PICKS)}")
     return torch.where(use, scale, 1.0), torch.where(use, share, 0.0)
-
-
-def adding_table(aggr: str | Aggregation, kappa: float, topC: int) -> list[tuple[float, float]]:
-    """``(scale, share)`` for every number of live entries, as plain numbers: for kernels."""
-    counts = torch.arange(topC + 1, device="cpu")
-    both = adding_weights(aggr, kappa, counts, torch.ones_like(counts, dtype=torch.bool))
-    return list(zip(*(weights.tolist() for weights in both)))

@@ -19,12 +19,13 @@ import torch
 from torch import Tensor
 from torch._utils import _unflatten_dense_tensors
 
-from ...memory.aggregations import Pick, adding_table
+from ...memory.aggregations import Pick
 from ...memory.dtensors import is_dtensor, local
 from ...memory.formats import SCALE_BLOCK
 from ...memory.gram import settle
 from ...memory.keys import SCALE, SLOTS, SUM
 from ...memory.store import Part, Store
+from .. import adding_table
 from .launch import INTERPRETED, TUNING, Launcher, split
 
 FAMILIES = ("sgd", "rmsprop", "adam", "nadam")  # of bases/families.py, that update_kernels.base_update knows
@@ -190,7 +191,7 @@ class Engine:
             rows += programs
         self.bounds = table(bounds if store.by_tensor else [[0, rows]])
         self.one_row = table([[0, 1]])
-        columns = 1 + (2 if self.rounded else 1) * store.topC if self.damps else 3 if store.needs_cosine else 1
+        columns = 1 + (2 if self.rounded else 1) * store.topC if self.damps else 3 if store.needs("cosine") else 1
         self.partials = torch.zeros(max(rows, 1), columns, dtype=torch.float64, device=store.device)
 
     # -- a step --------------------------------------------------------------------------------------------------------------
@@ -259,7 +260,7 @@ class Engine:
                 else:
                     self.norms(
                         launch.programs, *chunks[:2], *tables, *room, *schedule,
-                        warps=TUNING.norms[1], **base, COSINE=store.needs_cosine, SPAN=self.span, BLOCK=TUNING.norms[0],
+                        warps=TUNING.norms[1], **base, COSINE=store.needs("cosine"), SPAN=self.span, BLOCK=TUNING.norms[0],
                     )  # fmt: skip
             many = self.damps and not store.by_tensor and self.partials.shape[0] > 256
             return self.partials.sum(0, keepdim=True) if many or store.process_group is not None else self.partials
@@ -278,7 +279,7 @@ class Engine:
                 self.decisions, self.weights, store.topC, float(options["decay"]), max(float(first["rho"]), SMALLEST_RHO),
                 float(first["kappa"]), options["seed"], options["every"], options["max_age"] or 0,
                 warps=warps, GIVEN=priority is not None, POLICY=store.policy.name, AGED=options["max_age"] is not None,
-                COSINE=store.needs_cosine, PICKS=any(isinstance(x.first.aggregation, Pick) for x in self.launches),
+                COSINE=store.needs("cosine"), PICKS=any(isinstance(x.first.aggregation, Pick) for x in self.launches),
                 DAMPS=self.damps, ROUNDED=self.rounded, WIDTH=self.width, BLOCK=block,
             )  # fmt: skip
 
