@@ -107,9 +107,8 @@ def _mid(kappa: Any, n: Tensor) -> tuple[Tensor, Tensor]:
 def _by_norm(norm: Tensor, born: Tensor) -> tuple[Tensor, Tensor]:
     """Slots by (norm, born), free ones last; and how many are live."""
     live = born > 0
-    by_age = torch.where(live, born, _NEVER).argsort(
-        dim=-1, stable=True
-    )  # the minor key first, then stably the major one
+    # The minor key first, then stably the major one.
+    by_age = torch.where(live, born, _NEVER).argsort(dim=-1, stable=True)
     key = torch.where(live, norm, torch.inf).gather(-1, by_age)
     return by_age.gather(-1, key.argsort(dim=-1, stable=True)), live.sum(-1)
 

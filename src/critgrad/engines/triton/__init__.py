@@ -98,9 +98,8 @@ class Engine:
         parts, device, C = store.parts, store.device, store.topC
         self.is_made = True
         self.groups = [None] * len(parts) if epilogue is None else epilogue.groups(parts)
-        self.tensors = [
-            self._tensors(part, group) for part, group in zip(parts, self.groups)
-        ]  # alive as long as the table
+        # Alive as long as the table.
+        self.tensors = [self._tensors(part, group) for part, group in zip(parts, self.groups)]
         addresses = [[0 if t is None else t.data_ptr() for t in row] for row in self.tensors]
         # Directions of a dtype go to one buffer; those whose length keeps the next one aligned come first.
         starts = [0] * len(parts)
@@ -301,9 +300,8 @@ class Engine:
             return [None] * len(parts)
         directions: list[Tensor | None] = [None] * len(parts)
         for dtype, numbers in self.pieces.items():
-            shaped = _unflatten_dense_tensors(
-                out[dtype], [self.shapes[i] for i in numbers]
-            )  # faster than views one by one
+            # Faster than views one by one.
+            shaped = _unflatten_dense_tensors(out[dtype], [self.shapes[i] for i in numbers])
             for i, d in zip(numbers, shaped):
                 if self.present[i]:
                     layout = parts[i].layout
