@@ -2,6 +2,7 @@
 
     PYTHONPATH=src python benchmarks/in_loop.py                # nothing beside it
     PYTHONPATH=src python benchmarks/in_loop.py --busy 2       # the same, and then with two spinning processes beside it
+    PYTHONPATH=src python benchmarks/in_loop.py --apart        # what it saves that the memory's pass makes the update, too
 
 Two models of 2 M parameters train, each with an optimizer of its own, a few steps in turn. Only ``step()`` is timed: the
 forward and backward passes before it leave other data in the caches and torch's threads waiting, as they do in training. The
@@ -28,13 +29,22 @@ from timing import Spread
 import critgrad
 
 WIDTHS = (784, 1100, 1000, 10)
+# Bases whose update the native core makes: torch's arguments, and what is the fastest that torch has on a CPU.
+UPDATED: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
+    ("AdamW", {}, {"fused": True}),
+    ("SGD", {}, {"fused": True}),
+    ("SGD", {"momentum": 0.9}, {"fused": True}),
+    ("RMSprop", {}, {}),
+    ("NAdam", {}, {}),
+)
 
 
 class Training:
     """A model, its optimizer, and the times of their steps."""
 
-    def __init__(self, cls: Any, batch: int, **options: Any) -> None:
+    def __init__(self, cls: Any, batch: int, clock: Any = time.perf_counter, **options: Any) -> None:
         torch.manual_seed(0)
+        self.clock = clock
         layers = [m for a, b in pairwise(WIDTHS) for m in (torch.nn.Linear(a, b), torch.nn.ReLU())]
         self.model = torch.nn.Sequential(*layers[:-1])
         self.optimizer = cls(self.model.parameters(), lr=1e-4, **options)
@@ -46,12 +56,12 @@ class Training:
     def turn(self, steps: int) -> None:
         took = []
         for number in range(steps + 1):
-            start = time.perf_counter()
+            start = self.clock()
             self.optimizer.zero_grad()
             torch.nn.functional.cross_entropy(self.model(self.x[number % 8]), self.y[number % 8]).backward()
-            middle = time.perf_counter()
+            middle = self.clock()
             self.optimizer.step()
-            end = time.perf_counter()
+            end = self.clock()
             if number > 0:  # the first one meets what the other model left in the caches
                 took.append(end - middle)
                 self.passes.append(middle - start)
@@ -102,11 +112,32 @@ def compare(args: argparse.Namespace) -> None:
     print(f"  ratio                  {ratio.times:24} of means {means:.2f}", flush=True)
 
 
+def apart(args: argparse.Namespace) -> None:
+    """The update in the memory's pass against the same memory in front of torch's own: one thread's time of a step."""
+    torch.set_num_threads(1)
+    for name, options, fastest in UPDATED:
+        base, memory = getattr(torch.optim, name), {"topC": args.topC, "decay": 0.0}
+
+        def wrapped(params: Any, base: Any = base, memory: Any = memory, **given: Any) -> Any:
+            return critgrad.CriticalGradients(base(params, **given), **memory)
+
+        kinds = ((base, fastest), (wrapped, fastest), (critgrad.critical(base), memory))
+        each = [Training(cls, args.batch, time.process_time, **options, **more) for cls, more in kinds]
+        for _ in range(args.turns):
+            for training in each:
+                training.turn(args.steps)
+        alone, behind, within = (1000 * statistics.median(training.medians[1:]) for training in each)
+        said = f"{name} {options or ''}"
+        print(f"  {said:24} {alone:6.2f} ms alone, {behind:6.2f} behind a memory, {within:6.2f} in its pass: "
+              f"{1 - within / behind:.0%} less", flush=True)  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
         "--busy", type=int, default=0, metavar="N", help="then again with N spinning processes beside it"
     )
+    parser.add_argument("--apart", action="store_true", help="bases by the native core's update, and by torch's own")
     parser.add_argument("--batch", type=int, default=64, help="rows of a batch")
     parser.add_argument("--topC", type=int, default=5)
     parser.add_argument("--turns", type=int, default=9)
@@ -114,10 +145,12 @@ def main() -> None:
     args = parser.parse_args()
     count = sum(a * b + b for a, b in pairwise(WIDTHS))
     print(f"{machine(torch.device('cpu'))}; {count:,} parameters, batch {args.batch}, topC {args.topC}")
-    for processes in dict.fromkeys((0, args.busy)):
+    for processes in dict.fromkeys((0, args.busy)) if not args.apart else ():
         print(f"{processes} spinning processes beside it" if processes else "nothing started beside it")
         with beside(processes):
             compare(args)
+    if args.apart:
+        apart(args)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
     PYTHONPATH=src python benchmarks/walk.py                     # torch's operations, the native core, Triton's kernels
     PYTHONPATH=src python benchmarks/walk.py --engine native
+    PYTHONPATH=src python benchmarks/walk.py --rooms             # no step: the lines of the core, room by room
 
 Each engine steps in a fresh process (Triton's kernels in its interpreter, where they are Python functions). An ordinary step
 is one of a full memory that replaces a slot. Functions that have a name are listed and counted (no lambda, no
@@ -22,8 +23,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
+import tokenize
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -36,6 +39,9 @@ ENGINES: dict[str, dict[str, str]] = {
     "triton": {"CRITGRAD_ENGINE": "triton", "TRITON_INTERPRET": "1"},
 }
 Call = tuple[str, int, str]  # file, line, function
+# The core: files of the package itself but these, and of these folders; a longer name before what it begins with.
+NO_CORE = ("cli.py", "reference.py", "adam_cm.py")
+ROOMS = ("memory", "engines/native", "engines/triton", "engines", "bases", "integrations", "")
 
 
 def calls_of(step: Callable[[], object], root: Path) -> list[Call]:
@@ -89,6 +95,41 @@ def walk(engine: str) -> dict[str, Any]:
     return {"by": stepped_by, "calls": calls, "earlier": sorted(earlier), "sources": sources, "lines": lines}
 
 
+def code_lines(path: Path) -> int:
+    """Lines that are no blank, comment or docstring."""
+    if path.suffix == ".c":
+        return sum(bool(line.strip()) for line in re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.S).splitlines())
+    layout = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING)
+    found: set[int] = set()
+    before = tokenize.ENCODING
+    with path.open("rb") as file:
+        for token in tokenize.tokenize(file.readline):
+            if token.type in (tokenize.COMMENT, tokenize.NL):
+                continue
+            if token.type not in (*layout, tokenize.ENDMARKER) and not (
+                token.type == tokenize.STRING and before in layout
+            ):
+                found.update(range(token.start[0], token.end[0] + 1))
+            before = token.type
+    return len(found)
+
+
+def show_rooms() -> None:
+    """The core's files, lines, and lines of code in them."""
+    root = Path(__file__).resolve().parents[1] / "src" / "critgrad"
+    rooms: dict[str, list[Path]] = {room: [] for room in ROOMS}
+    for path in sorted(path for end in ("py", "c") for path in root.rglob(f"*.{end}")):
+        folder = str(path.parent.relative_to(root)).removeprefix(".")
+        room = next(room for room in ROOMS if f"{folder}/".startswith(f"{room}/") or not room)
+        if room or (not folder and path.name not in NO_CORE):
+            rooms[room].append(path)
+    rooms["all"] = [path for paths in rooms.values() for path in paths]
+    print(f"{'':16}{'files':>6}{'lines':>8}{'of code':>8}")
+    for room, paths in rooms.items():
+        lines = sum(len(path.read_text().splitlines()) for path in paths)
+        print(f"{room or 'the package':16}{len(paths):6}{lines:8,}{sum(map(code_lines, paths)):8,}")
+
+
 def in_fresh_process(engine: str) -> dict[str, Any]:
     kept = {name: value for name, value in os.environ.items() if not any(name in one for one in ENGINES.values())}
     command = [sys.executable, "-W", "ignore", __file__, "--child", engine]
@@ -127,7 +168,11 @@ def main() -> None:
         "--engine", action="append", choices=ENGINES, help="show this one (may be given more than once)"
     )
     parser.add_argument("--child", choices=ENGINES, help=argparse.SUPPRESS)
+    parser.add_argument("--rooms", action="store_true", help="the core's lines by room instead")
     args = parser.parse_args()
+    if args.rooms:
+        show_rooms()
+        return
     if args.child:
         print(json.dumps(walk(args.child)))
         return

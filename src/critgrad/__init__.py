@@ -38,6 +38,7 @@ _sys.modules.update(
     }
 )
 policies = _policies
+vars(_policies)["Replay"] = Replay
 
 __all__ = [
     "SGD_C",

@@ -87,28 +87,15 @@ class AggMo(Optimizer):
             foreach = group["foreach"]
             if foreach is None:
                 foreach = bool(params) and all(p.is_cuda for p in params) and not group["differentiable"]
-            update = _multi_tensor_aggmo if foreach and params else _single_tensor_aggmo
-            update(params, grads, velocities, group)
+            if foreach and params:
+                _aggmo(params, grads, velocities, group)
+            else:
+                for j, (p, g) in enumerate(zip(params, grads)):
+                    _aggmo([p], [g], [[each[j]] for each in velocities], group)
         return loss
 
 
-def _single_tensor_aggmo(
-    params: list[Tensor], grads: list[Tensor], velocities: list[list[Tensor]], group: dict[str, Any]
-) -> None:
-    for j, (p, g) in enumerate(zip(params, grads)):
-        g = -g if group["maximize"] else g
-        if group["weight_decay"] != 0:
-            g = g.add(p, alpha=group["weight_decay"])
-        mean = torch.zeros_like(p)
-        for beta, velocity in zip(group["betas"], velocities):
-            velocity[j].mul_(beta).add_(g)
-            mean = mean + velocity[j]
-        p.add_(mean * (-group["lr"] / len(group["betas"])))
-
-
-def _multi_tensor_aggmo(
-    params: list[Tensor], grads: list[Tensor], velocities: list[list[Tensor]], group: dict[str, Any]
-) -> None:
+def _aggmo(params: list[Tensor], grads: list[Tensor], velocities: list[list[Tensor]], group: dict[str, Any]) -> None:
     if group["maximize"]:
         grads = list(torch._foreach_neg(grads))
     if group["weight_decay"] != 0:

@@ -13,6 +13,13 @@ from .factory import options_for, refuse
 from .mixin import Critical
 
 
+def _inner(name: str) -> Any:
+    """An attribute that is the inner optimizer's."""
+    return property(
+        lambda self: getattr(self.optimizer, name), lambda self, value: setattr(self.optimizer, name, value)
+    )
+
+
 class CriticalGradients(Critical):
     """A memory of critical gradients for an optimizer that exists already, somebody else's included.
 
@@ -32,6 +39,8 @@ class CriticalGradients(Critical):
     """
 
     optimizer: Optimizer
+    param_groups: list[dict[str, Any]] = _inner("param_groups")
+    state: Any = _inner("state")  # with our keys in it
     _critical_base = Optimizer  # the inner one makes its step itself, so no kernel may do that part for it
 
     def __init__(self, optimizer: Optimizer, *, process_group: Any = None, **options: Any) -> None:
@@ -58,24 +67,6 @@ class CriticalGradients(Critical):
         if name.startswith("_") or name == "optimizer":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.optimizer, name)
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """The inner optimizer's."""
-        return self.optimizer.param_groups
-
-    @param_groups.setter
-    def param_groups(self, groups: list[dict[str, Any]]) -> None:
-        self.optimizer.param_groups = groups
-
-    @property
-    def state(self) -> Any:
-        """The inner optimizer's, with our keys in it."""
-        return self.optimizer.state
-
-    @state.setter
-    def state(self, state: Any) -> None:
-        self.optimizer.state = state
 
     def __getstate__(self) -> dict[str, Any]:
         inner, ours = self.optimizer, cast("dict[Any, dict[str, Any]]", {})

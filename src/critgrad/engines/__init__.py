@@ -12,7 +12,9 @@ import os
 from importlib import import_module
 from typing import Any
 
-from ..memory.aggregations import Linear, aggregation_of
+import torch
+
+from ..memory.aggregations import Aggregation, Linear, adding_weights, aggregation_of
 from ..memory.store import Store
 
 # engine -> (its module, the kinds of device it may serve)
@@ -76,3 +78,12 @@ def choose(store: Store, epilogue: Any, only_torch: bool) -> None:
     """Give a store its engine, as everything lies now."""
     engine, usable, store.engine_reason = _chosen(store, epilogue, only_torch)
     store.engine = engine(store, usable)
+
+
+def adding_table(aggr: str | Aggregation, kappa: float, topC: int) -> list[tuple[float, float]]:
+    """``(scale, share)`` for every number of live entries, as plain numbers: for kernels. What damps does not look at it."""
+    if aggregation_of(aggr).damps:
+        return [(1.0, 0.0)] * (topC + 1)
+    counts = torch.arange(topC + 1, device="cpu")
+    both = adding_weights(aggr, kappa, counts, torch.ones_like(counts, dtype=torch.bool))
+    return list(zip(*(weights.tolist() for weights in both)))

@@ -35,28 +35,28 @@ class Sums:
 def _widths(store: Store) -> dict[str, int]:
     """Columns of the table of sums; of what nobody asks for there are none, and ranks exchange nothing."""
     C, damps = store.topC, store.damps
-    cosine = int(store.needs_cosine and any(not block.damps for block in store.blocks))
+    cosine = int(store.needs("cosine") and any(not block.damps for block in store.blocks))
     rounded = any(block.damps and not block.slots.is_exact for block in store.blocks)
-    widths = {
+    return {
         "square": 1,
         "against": cosine,
         "sum_sq": cosine,
         "own": int(damps),
         "dots": C * damps,
         "row": C * rounded,
+        "other dots": C * store.needs("dots"),
     }
-    return {**widths, "other dots": C * store.needs_dots}
 
 
 def measure(store: Store, g: Vectors) -> Tensor:
     """The share of this rank in all sums, a row of the table for each memory; ``read`` gives them names."""
     widths = _widths(store)
     table = torch.zeros(len(store.blocks), sum(widths.values()), dtype=torch.float64, device=store.device)
-    ends = accumulate(widths.values())
-    found = {name: table[:, end - width : end] for (name, width), end in zip(widths.items(), ends)}
-    square = squares(g, store.blocks, store.device)
-    found["square"][:, 0] = square
-    for i, (block, v) in enumerate(zip(store.blocks, g)) if table.shape[1] > 1 else ():
+    table[:, 0] = square = squares(g, store.blocks, store.device)
+    products = table.shape[1] > 1
+    ends = zip(widths.items(), accumulate(widths.values())) if products else ()
+    found = {name: table[:, end - width : end] for (name, width), end in ends}
+    for i, (block, v) in enumerate(zip(store.blocks, g)) if products else ():
         if not block.counts:
             continue
         if block.sum is not None and widths["sum_sq"]:
@@ -87,7 +87,7 @@ def read(table: Tensor, store: Store) -> Sums:
         dots,
         row if widths["row"] else dots,
         all_dots if widths["other dots"] else None,
-        *((against, sum_sq) if store.needs_cosine else (None, None)),
+        *((against, sum_sq) if store.needs("cosine") else (None, None)),
     )
 
 

@@ -98,9 +98,12 @@ class TorchOps:
         fresh |= torch.is_grad_enabled()
         if directions and not fresh and on_host(self.store.born) and any(self.counts):
             self.scratch = scratch_for(self.store.parts, self.scratch)
-        for block, g, weights in zip(self.store.blocks, self.g, self.weights):
-            if directions and g is not None and not (self.host and not self._is_used(block)):
-                d = self._direction(block, g, weights, self._room(block, g, fresh))
+        for block, g, weights in zip(self.store.blocks, self.g, self.weights) if directions else ():
+            used = not self.host or (self.counts[block.row] > 0 and self.finite[block.row])
+            if g is not None and used:
+                room = self.scratch if not fresh and on_host(g) and len(block.parts) == 1 else None
+                d = torch.empty_like(g) if room is None else room.flats[block.number]
+                self._direction(block, g, *weights, d)
                 for part in [part for part in block.parts if self.present[part.number]]:
                     out[part.number] = part.layout.unflatten(d[part.start : part.start + part.length])
         if offer:
@@ -115,26 +118,27 @@ class TorchOps:
             store.gram.copy_(insert_in_gram(store.gram, sums.row, sums.own_square, decision.accept, decision.slot))
         store.advance(self.tables, decision)
         for block, g in zip(store.blocks, self.g):
-            self._insert(block, g)
+            if not self.host:
+                k, accept = (field[block.row].to(block.device) for field in (decision.slot, decision.accept))
+                unseen.insert(block, g, k, accept)
+            elif self.accept[block.row]:
+                self._store(block, g, self.slot[block.row])
             if block.sum is not None:
                 self._refresh(block)
 
-    def _is_used(self, block: Block) -> bool:
-        return self.counts[block.row] > 0 and self.finite[block.row]
-
-    def _room(self, block: Block, g: Tensor, fresh: bool) -> Tensor:
-        if fresh or self.scratch is None or not on_host(g) or len(block.parts) > 1:
-            return torch.empty_like(g)
-        return self.scratch.flats[block.number]
-
-    def _direction(self, block: Block, g: Tensor, weights: tuple[Tensor, Tensor, Tensor | None], d: Tensor) -> Tensor:
+    def _direction(
+        self, block: Block, g: Tensor, scale: Tensor, share: Tensor, picked: Tensor | None, d: Tensor
+    ) -> None:
         """``d = of_gradient * g + ...``: one row (the sum, or a pick), or every slot by its own weight."""
-        scale, share = weights[0].to(block.device, block.work), weights[1].to(block.device, block.work)
-        source = None if share.dim() else self.source(block, weights[2])
+        scale, share = scale.to(block.device, block.work), share.to(block.device, block.work)
+        source = None if share.dim() else block.sum
+        if picked is not None:
+            source = block.slots.row(int(picked)) if self.host else unseen.row(block.slots, picked.to(block.device))
         finite = self.decision.finite[block.row].to(block.device)
         C, length = block.slots.values.shape
         if source is not None and g.dtype == block.work and not on_host(g) and not torch.is_grad_enabled():
-            return torch.addcmul(g, source, share, out=d).mul_(scale)
+            torch.addcmul(g, source, share, out=d).mul_(scale)
+            return
         size = HOST_PIECE if on_host(g) else DEVICE_PIECE
         for start in range(0, length, size):
             stop = min(start + size, length)
@@ -152,20 +156,6 @@ class TorchOps:
                 d[start:stop] = x
             else:  # a sum of two half values may be too large for one; a gradient that was not finite stays as it is
                 d[start:stop] = torch.where(finite, saturate(x, g.dtype), g[start:stop])
-        return d
-
-    def source(self, block: Block, picked: Tensor | None) -> Tensor:
-        if picked is not None:
-            return block.slots.row(int(picked) if self.host else picked.to(block.device))
-        assert block.sum is not None
-        return block.sum
-
-    def _insert(self, block: Block, g: Tensor | None) -> None:
-        if not self.host:
-            k, accept = (field[block.row].to(block.device) for field in (self.decision.slot, self.decision.accept))
-            unseen.insert(block, g, k, accept)
-        elif self.accept[block.row]:
-            self._store(block, g, self.slot[block.row])
 
     def _store(self, block: Block, g: Tensor | None, k: int) -> None:
         """Row ``k`` becomes ``g`` (``None``: zero) as the row can hold it, and the running sum follows."""

@@ -8,13 +8,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..memory.formats import SCALE_BLOCK
+from ..memory.formats import SCALE_BLOCK, Slots
 from ..memory.store import Block
+
+
+def row(slots: Slots, k: Tensor) -> Tensor:
+    """Row ``k`` as the memory sees it."""
+    codes = slots.codes.index_select(0, k.view(1))[0].view(slots.values.dtype)
+    return slots.decode(codes, None if slots.scale is None else slots.scale.index_select(0, k.view(1))[0])
 
 
 def insert(block: Block, g: Tensor | None, k: Tensor, accept: Tensor) -> None:
     """Row ``k`` becomes ``g`` (``None``: zero) as the row can hold it, if ``accept``, and the running sum follows."""
-    slots, old = block.slots, block.slots.row(k)
+    slots, old = block.slots, row(block.slots, k)
     if g is None:
         g = torch.zeros(block.length, dtype=block.work, device=block.device)
     if slots.is_exact:
@@ -23,9 +29,9 @@ def insert(block: Block, g: Tensor | None, k: Tensor, accept: Tensor) -> None:
     else:
         values, scale = slots.encode(g)
         new = torch.where(accept, slots.decode(values, scale), old)
-        for rows, row in ((slots.codes, values.view(slots.codes.dtype)), (slots.scale, scale)):
-            if rows is not None and row is not None:
-                rows.index_copy_(0, k.view(1), torch.where(accept, row[None], rows.index_select(0, k.view(1))))
+        for rows, mine in ((slots.codes, values.view(slots.codes.dtype)), (slots.scale, scale)):
+            if rows is not None and mine is not None:
+                rows.index_copy_(0, k.view(1), torch.where(accept, mine[None], rows.index_select(0, k.view(1))))
     if block.sum is not None:
         block.sum.add_(new.sub_(old))
 

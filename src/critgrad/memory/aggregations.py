@@ -107,9 +107,8 @@ def _mid(kappa: Any, n: Tensor) -> tuple[Tensor, Tensor]:
 def _by_norm(norm: Tensor, born: Tensor) -> tuple[Tensor, Tensor]:
     """Slots by (norm, born), free ones last; and how many are live."""
     live = born > 0
-    by_age = torch.where(live, born, _NEVER).argsort(
-        dim=-1, stable=True
-    )  # the minor key first, then stably the major one
+    # The minor key first, then stably the major one.
+    by_age = torch.where(live, born, _NEVER).argsort(dim=-1, stable=True)
     key = torch.where(live, norm, torch.inf).gather(-1, by_age)
     return by_age.gather(-1, key.argsort(dim=-1, stable=True)), live.sum(-1)
 
@@ -169,10 +168,3 @@ def adding_weights(aggr: str | Aggregation, kappa: Any, n: Tensor, usable: Tenso
     else:
         raise ValueError(f"Invalid aggr: {aggregation.name!r}, expected one that adds: {', '.join(LINEAR + PICKS)}")
     return torch.where(use, scale, 1.0), torch.where(use, share, 0.0)
-
-
-def adding_table(aggr: str | Aggregation, kappa: float, topC: int) -> list[tuple[float, float]]:
-    """``(scale, share)`` for every number of live entries, as plain numbers: for kernels."""
-    counts = torch.arange(topC + 1, device="cpu")
-    both = adding_weights(aggr, kappa, counts, torch.ones_like(counts, dtype=torch.bool))
-    return list(zip(*(weights.tolist() for weights in both)))

@@ -105,15 +105,11 @@ class Slots:
         scale = scale.to(self.device, self.work, non_blocking=True)
         return values * scale.repeat_interleave(SCALE_BLOCK, dim=-1)[..., : values.shape[-1]]
 
-    def row(self, k: int | Tensor, start: int = 0, stop: int | None = None) -> Tensor:
+    def row(self, k: int, start: int = 0, stop: int | None = None) -> Tensor:
         """Row ``k``, or a piece of it, as the memory sees it; a view of the store where nothing was rounded.
 
-        ``k`` may be an index that only the device knows. ``start`` is a multiple of ``SCALE_BLOCK``, here and below.
+        ``start`` is a multiple of ``SCALE_BLOCK``, here and below.
         """
-        if isinstance(k, Tensor):
-            codes, scale = (t if t is None else t.index_select(0, k.view(1))[0] for t in (self.codes, self.scale))
-            assert codes is not None
-            return self.decode(codes.view(self.values.dtype), scale)
         values = self.values[k, start:stop]
         first = start // SCALE_BLOCK
         scale = None if self.scale is None else self.scale[k, first : first + scale_blocks(values.numel())]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
 
 from .. import engines
 from .aggregations import aggregation_of
 from .keys import KEYS, SLOTS
 from .ranks import prepare, refuse_lost_group
-from .store import Part, Store
+from .store import Part, State, Store
 from .takeover import fill
 
 if TYPE_CHECKING:
@@ -62,8 +65,26 @@ def make_stores(memory: Prepared, epilogue: Any, only_torch: bool) -> list[Store
     _forget(memory, {part.param for store in stores for part in store.parts})
     for store in stores:
         if any(SLOTS in memory.state.get(part.param, _NOTHING) for part in store.parts):
-            store.attach(memory.state)  # made from existing state: what is there now is what counts
+            attach(store, memory.state)  # made from existing state: what is there now is what counts
     return stores
+
+
+def attach(store: Store, state: MutableMapping[Tensor, State]) -> None:
+    """Write our keys into the optimizer's state, and take out those that this store does not use."""
+    for part in store.parts:
+        mine = state.setdefault(part.param, {})
+        for key in KEYS:
+            if key not in part.tensors:
+                mine.pop(key, None)
+        mine.update(part.tensors)
+    store.attached = True
+
+
+def is_attached(store: Store, state: MutableMapping[Tensor, State]) -> bool:
+    """Whether the state holds what the store does, or nothing and the store is new: all that a compiled step looks at."""
+    first = store.parts[0]
+    held = state.get(first.param, _NOTHING).get(SLOTS)
+    return held is first.tensors[SLOTS] or (held is None and not store.attached)
 
 
 def _forget(memory: Prepared, inside: set[Any]) -> None:

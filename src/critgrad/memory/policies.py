@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -265,11 +265,3 @@ def advance(policy: Policy, tables: Tables, decision: Decision, decay: float) ->
     norm = torch.where(hit, tables.g_norm[..., None], tables.norm)
     born = torch.where(hit, tables.t[..., None], tables.born)
     return priority, norm, born
-
-
-def __getattr__(name: str) -> Any:
-    if name == "Replay":  # stood here in earlier releases, and pickles name it
-        from .replay import Replay
-
-        return Replay
-    raise AttributeError(name)

@@ -107,14 +107,9 @@ class Prepared:
 
     def _is_compiled(self) -> bool:
         """A compiled step guards its tensors itself, and would trace a look at every one of them."""
-        if self._seen is None or self._seen.forms != self._forms or self._seen.engines != (True, self._kinds, None):
+        if self._seen is None or (self._seen.forms, self._seen.engines) != (self._forms, (True, self._kinds, None)):
             return False
-        for store in self.ready_stores:
-            first = store.parts[0]
-            held = self.state.get(first.param, _NOTHING).get(SLOTS)
-            if (store.attached or held is not None) and held is not first.tensors[SLOTS]:
-                return False
-        return True
+        return all(making.is_attached(store, self.state) for store in self.ready_stores)
 
     @_without_dynamo
     def _prepare(self) -> None:
@@ -132,7 +127,7 @@ class Prepared:
         """Write what is held into the state, where it is not there yet."""
         for store in self.ready_stores:
             if not store.attached:
-                store.attach(self.state)
+                making.attach(store, self.state)
                 self._seen = None if torch.compiler.is_compiling() else self._look()
 
     def params(self) -> list[Tensor]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from .aggregations import Aggregation, aggregation_of
 from .dtensors import is_dtensor, local
 from .formats import FORMATS, SCALE_BLOCK, Slots, working_dtype
-from .keys import KEYS, TABLE_KEYS
+from .keys import TABLE_KEYS
 from .layout import Layout
 from .policies import Decision, Policy, Tables, advance, policy_of
 
@@ -121,15 +121,10 @@ class Store:
         """Whether they are plain dense tensors of all parts' shapes, dtypes and devices: fast, as every step asks."""
         return all(map(eq, map(_form, vectors), self._forms)) and len(vectors) == len(self.parts)
 
-    @property
-    def needs_cosine(self) -> bool:
-        """Whether a rule asks for the cosine of gradient and memory."""
-        return self.policy.needs_cosine or any(block.parts[0].aggregation.needs_cosine for block in self.blocks)
-
-    @property
-    def needs_dots(self) -> bool:
-        """Whether a rule asks for the inner product with every slot."""
-        return self.policy.needs_dots or any(block.parts[0].aggregation.needs_dots for block in self.blocks)
+    def needs(self, what: str) -> bool:
+        """Whether a rule asks for the ``"cosine"`` of gradient and memory, or the ``"dots"`` with every slot."""
+        rules = (self.policy, *(block.parts[0].aggregation for block in self.blocks))
+        return any(getattr(rule, f"needs_{what}") for rule in rules)
 
     def tables(self) -> dict[str, Tensor]:
         """By their keys."""
@@ -159,13 +154,3 @@ class Store:
             table.copy_(values)
         self.clock.add_(decision.finite)
         self.inserted.add_(decision.accept)
-
-    def attach(self, state: MutableMapping[Tensor, State]) -> None:
-        """Write our keys into the optimizer's state, and take out those that this store does not use."""
-        for part in self.parts:
-            mine = state.setdefault(part.param, {})
-            for key in KEYS:
-                if key not in part.tensors:
-                    mine.pop(key, None)
-            mine.update(part.tensors)
-        self.attached = True

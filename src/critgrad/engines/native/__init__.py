@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...memory.aggregations import Linear, adding_table
+from ...memory.aggregations import Linear
 from ...memory.gram import settle
 from ...memory.layout import same_strides
 from ...memory.policies import POLICIES, decide
 from ...memory.store import Store
+from .. import adding_table
 from ..scratch import Scratch, scratch_for
 from .build import compiled_core, thread_pool, why_no_core
 
@@ -226,12 +227,7 @@ class Engine:
         if now == self.read:
             return
         self.read = now
-        adding = [(1.0, 0.0)] * (self.store.topC + 1)  # for what damps, and does not look
-        damps = [_damps(mine, self.store) for mine in self.options]
-        tables = [
-            adding if d else adding_table(aggr, float(kappa), self.store.topC)
-            for d, (aggr, kappa, _) in zip(damps, now)
-        ]
+        tables = [adding_table(aggr, float(kappa), self.store.topC) for aggr, kappa, _ in now]
         self.rooms["adding"][:] = array("d", [number for table in tables for pair in table for number in pair])
         self.rooms["damping"][:] = array("d", [float(number) for _, kappa, rho in now for number in (rho, kappa)])
 
@@ -250,10 +246,6 @@ class Engine:
             row.maximize, row.decoupled, row.lr = bool(group["maximize"]), epilogue.decoupled(group), float(group["lr"])
             for name in ("weight_decay", "beta1", "beta2", "eps", "momentum", "momentum_decay"):
                 setattr(row, name, numbers[name])
-
-
-def _damps(options: dict[str, Any], store: Store) -> bool:
-    return any(part.damps for part in store.parts if part.options is options)
 
 
 def _address(room: Any) -> int | None:

@@ -100,13 +100,14 @@ def build() -> Path:
 
 
 @functools.cache
-def _pool_of(process: int) -> int | None:
-    with open("/proc/self/maps") as maps:
-        loaded = {line.split(maxsplit=5)[5].strip() for line in maps if "libgomp" in line or "libiomp5" in line}
-    for path in sorted(loaded, key=lambda path: "torch" not in path):
-        library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+def _pool() -> int | None:
+    try:
+        with open("/proc/self/maps") as maps:
+            loaded = {line.split(maxsplit=5)[5].strip() for line in maps if "libgomp" in line or "libiomp5" in line}
+        library = ctypes.CDLL(min(loaded, key=lambda path: "torch" not in path), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
         return ctypes.cast(library.GOMP_parallel, ctypes.c_void_p).value
-    return None
+    except (OSError, AttributeError, ValueError):  # another system, another OpenMP, or none
+        return None
 
 
 def thread_pool() -> int | None:
@@ -115,12 +116,7 @@ def thread_pool() -> int | None:
     Torch's threads go on spinning for a while after each operation; others beside them would have to share their cores. A
     forked child has none of its parent's, and none are asked for there.
     """
-    if os.getpid() != _PROCESS:
-        return None
-    try:
-        return _pool_of(_PROCESS)
-    except (OSError, AttributeError):  # another system, or another OpenMP
-        return None
+    return _pool() if os.getpid() == _PROCESS else None
 
 
 @functools.cache

@@ -19,12 +19,13 @@ import torch
 from torch import Tensor
 from torch._utils import _unflatten_dense_tensors
 
-from ...memory.aggregations import Pick, adding_table
+from ...memory.aggregations import Pick
 from ...memory.dtensors import is_dtensor, local
 from ...memory.formats import SCALE_BLOCK
 from ...memory.gram import settle
 from ...memory.keys import SCALE, SLOTS, SUM
 from ...memory.store import Part, Store
+from .. import adding_table
 from .launch import INTERPRETED, TUNING, Launcher, split
 
 FAMILIES = ("sgd", "rmsprop", "adam", "nadam")  # of bases/families.py, that update_kernels.base_update knows
@@ -97,9 +98,8 @@ class Engine:
         parts, device, C = store.parts, store.device, store.topC
         self.is_made = True
         self.groups = [None] * len(parts) if epilogue is None else epilogue.groups(parts)
-        self.tensors = [
-            self._tensors(part, group) for part, group in zip(parts, self.groups)
-        ]  # alive as long as the table
+        # Alive as long as the table.
+        self.tensors = [self._tensors(part, group) for part, group in zip(parts, self.groups)]
         addresses = [[0 if t is None else t.data_ptr() for t in row] for row in self.tensors]
         # Directions of a dtype go to one buffer; those whose length keeps the next one aligned come first.
         starts = [0] * len(parts)
@@ -190,7 +190,7 @@ class Engine:
             rows += programs
         self.bounds = table(bounds if store.by_tensor else [[0, rows]])
         self.one_row = table([[0, 1]])
-        columns = 1 + (2 if self.rounded else 1) * store.topC if self.damps else 3 if store.needs_cosine else 1
+        columns = 1 + (2 if self.rounded else 1) * store.topC if self.damps else 3 if store.needs("cosine") else 1
         self.partials = torch.zeros(max(rows, 1), columns, dtype=torch.float64, device=store.device)
 
     # -- a step --------------------------------------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ class Engine:
                 else:
                     self.norms(
                         launch.programs, *chunks[:2], *tables, *room, *schedule,
-                        warps=TUNING.norms[1], **base, COSINE=store.needs_cosine, SPAN=self.span, BLOCK=TUNING.norms[0],
+                        warps=TUNING.norms[1], **base, COSINE=store.needs("cosine"), SPAN=self.span, BLOCK=TUNING.norms[0],
                     )  # fmt: skip
             many = self.damps and not store.by_tensor and self.partials.shape[0] > 256
             return self.partials.sum(0, keepdim=True) if many or store.process_group is not None else self.partials
@@ -278,7 +278,7 @@ class Engine:
                 self.decisions, self.weights, store.topC, float(options["decay"]), max(float(first["rho"]), SMALLEST_RHO),
                 float(first["kappa"]), options["seed"], options["every"], options["max_age"] or 0,
                 warps=warps, GIVEN=priority is not None, POLICY=store.policy.name, AGED=options["max_age"] is not None,
-                COSINE=store.needs_cosine, PICKS=any(isinstance(x.first.aggregation, Pick) for x in self.launches),
+                COSINE=store.needs("cosine"), PICKS=any(isinstance(x.first.aggregation, Pick) for x in self.launches),
                 DAMPS=self.damps, ROUNDED=self.rounded, WIDTH=self.width, BLOCK=block,
             )  # fmt: skip
 
@@ -300,9 +300,8 @@ class Engine:
             return [None] * len(parts)
         directions: list[Tensor | None] = [None] * len(parts)
         for dtype, numbers in self.pieces.items():
-            shaped = _unflatten_dense_tensors(
-                out[dtype], [self.shapes[i] for i in numbers]
-            )  # faster than views one by one
+            # Faster than views one by one.
+            shaped = _unflatten_dense_tensors(out[dtype], [self.shapes[i] for i in numbers])
             for i, d in zip(numbers, shaped):
                 if self.present[i]:
                     layout = parts[i].layout
