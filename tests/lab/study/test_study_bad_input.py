@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from study_helpers import FILE, LOOP, PIECES, call, process, write
 
+from critgrad.lab.study.file import read
+
 # What is replaced in the file, by what, and what the line must say.
 BAD = {
     "unknown key": ("epochs = 2", "epochs = 2\nepoch = 3", ["epoch", "expected one of", "did you mean epochs"]),
@@ -74,6 +76,50 @@ BAD = {
     "one arm": (FILE[FILE.index("[arms.adam]") :], "", ["arms", "two or more tables"]),
     "no TOML": ("epochs = 2", "epochs = ", ["not TOML", "line 6"]),
     "unknown schedule": ("[arms.sgd]", '[schedule]\nkind = "step"\n[arms.sgd]', ["schedule.kind is 'step'", "cosine"]),
+    "many replicates": (
+        "replicates = 2",
+        "replicates = 1000000000000",
+        ["replicates is 1000000000000", "1000 at most"],
+    ),
+    "many trials": ("trials = 2", "trials = 1000000000000", ["trials is 1000000000000", "1000 at most"]),
+    "many reports": ("report_seeds = 1", "report_seeds = 1001", ["report_seeds is 1001", "1000 at most"]),
+    "a margin that is no number": ("seed = 7", "seed = 7\nmargin = nan", ["margin is nan", ">= 0"]),
+    "trials true": ("trials = 2", "trials = true", ["trials is True", "a whole number"]),
+    "a title of lines": ('"A small one"', '"a\\nb"', ["title is 'a\\nb'", "on one line"]),
+    "an arm of lines": ("[arms.adam]", '[arms."a\\nb"]', ["an arm is called 'a\\nb'", "on one line"]),
+    "an arm without a name": ("[arms.adam]", '[arms.""]', ["an arm is called ''", "on one line"]),
+    "a task that no file can be called": ('"task.py"', '"ta\\u0000sk.py"', ["task is ", "a Python file"]),
+    "an optimizer that no file can be called": (
+        "torch.optim:Adam",
+        "m\\u0000.py:A",
+        ["arms.adam.optimizer is ", "file.py"],
+    ),
+    "a task outside of the folder": ('"task.py"', '"../task.py"', ["no file ../task.py beside the study's"]),
+    "an optimizer outside of the folder": ("torch.optim:Adam", "../mine.py:Adam", ["no file ../mine.py beside"]),
+    "a task that is a folder": ('"task.py"', '".py"', ["there is no file .py beside the study's"]),
+    "an empty table of places": ("momentum = 0.5", "betas = {}", ["arms.sgd.fixed.betas", "a place in one"]),
+    "an empty table of axes": (
+        "search = { lr",
+        "search = { betas = {}, lr",
+        ["arms.sgd.search.betas", "a place in one"],
+    ),
+    "axes in tables in tables": ("betas.0 = ", "betas.0.1 = ", ["arms.adam.search.betas.0 is {'1'", "expected a text"]),
+    "one place twice": (
+        "betas.0",
+        '"betas.0" = "linear 0 1", betas.0',
+        ["arms.adam.search.betas.0 stands there twice"],
+    ),
+    "a place with a zero before it": ("betas.0", "betas.00", ["arms.adam.search.betas.00", "a place in one (betas.0)"]),
+    "one value twice": ('"log 1e-3 1e-1" }', '"choice 0.1 1e-1" }', ["arms.sgd.search.lr", "two or more different"]),
+    "choices with commas": ('"log 1e-3 1e-1" }', '"choice 0.1, 0.2" }', ["'0.1,'", "with spaces between them"]),
+    "a choice of nan": ('"log 1e-3 1e-1" }', '"choice nan 0.1" }', ["arms.sgd.search.lr", "'nan'", "finite"]),
+    "a range of one value": ('"log 1e-3 1e-1" }', '"linear 100 100.01" }', ["arms.sgd.search.lr", "further apart"]),
+    "an endless range": ('"log 1e-3 1e-1" }', '"linear -1e308 1e308" }', ["arms.sgd.search.lr", "further apart"]),
+    "a claim made twice": (
+        "[[claims]]",
+        '[[claims]]\narm = "adam"\nagainst = ["sgd"]\n[[claims]]',
+        ["'adam' against 'sgd'", "twice"],
+    ),
     "a long warm-up": ("[arms.sgd]", "[schedule]\nwarmup = 5\n[arms.sgd]", ["schedule.warmup is 5", "0 to 1"]),
 }
 
@@ -108,6 +154,14 @@ def test_a_bad_file_is_one_line(name: str, tmp_path: Path) -> None:
         (PIECES + LOOP, ["task.py has both", "one of both forms"]),
         ("def build(:", ["task.py cannot be imported", "SyntaxError", "line 1"]),
         ("import nothing_like_it", ["cannot be imported: ModuleNotFoundError", "nothing_like_it", "task.py, line 1"]),
+        (
+            "class Own(BaseException): pass\nraise Own('one\\ntwo')",
+            ["cannot be imported: Own: one two (task.py, line 2)"],
+        ),
+        (
+            "class Mute(Exception):\n    def __str__(self): raise ValueError\nraise Mute",
+            ["cannot be imported: Mute: (its text raises ValueError)"],
+        ),
         ("raise SystemExit(3)", ["cannot be imported: SystemExit: 3"]),
         (PIECES + "data = ['numbers.csv']", ["data names numbers.csv", "no such file"]),
     ],
@@ -121,6 +175,10 @@ def test_a_bad_task_is_one_line(task: str, words: list[str], tmp_path: Path) -> 
     [
         ("import nothing_like_it", ["cannot be imported", "nothing_like_it"]),
         ("Adam = 3", ["has no class or function 'Adam'"]),
+        (
+            "import torch\nclass Adam(torch.optim.Adam):\n    def __init__(self, params, decay, lr=0.1, betas=(0.9, 0.99)): ...",
+            ["needs decay", "under fixed or search"],
+        ),
         (
             "import torch\nclass Adam(torch.optim.Adam):\n    def __init__(self, params, lr): ...",
             ["does not take betas"],
@@ -146,6 +204,18 @@ def test_an_optimizer_that_takes_anything_is_tried(tmp_path: Path) -> None:
         'betas.0 = "one-minus 0.5 0.99"', 'beta = "linear 0 1"'
     )
     refused(write(tmp_path, file=file, mine=module), ["arms.adam.optimizer: ", "unexpected keyword argument 'beta'"])
+
+
+def test_epochs_of_a_built_in_task_are_said_once(tmp_path: Path) -> None:
+    file = FILE.replace('"task.py"', '"digits-mlp@tiny"').replace('"min"', '"max"')
+    file = file.replace("seed = 7", "seed = 7\nsettings = { epochs = 3 }")
+    refused(write(tmp_path, file=file), ["settings.epochs", "epochs stands above, too"])
+
+
+def test_a_mark_at_the_beginning_of_a_file_is_no_mistake(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    path.write_text(FILE.replace("\n", "\r\n"), encoding="utf-8-sig")
+    assert read(path).title == "A small one"
 
 
 def test_files_that_are_not_there_or_cannot_be_read(tmp_path: Path) -> None:

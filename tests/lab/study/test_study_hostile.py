@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +68,8 @@ def changes():
     torch.set_grad_enabled(False)
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = True
+    torch.set_flush_denormal(True)
+    np.seterr(all="raise")
     sys.setrecursionlimit(200)
     raise ValueError("after changes")
 
@@ -83,6 +86,8 @@ def looks():
     assert torch.is_grad_enabled()
     assert not torch.are_deterministic_algorithms_enabled()
     assert not torch.backends.cudnn.benchmark
+    assert torch.tensor(1e-40).mul(1.0).item() > 0
+    assert np.geterr()["over"] == "warn"
     assert sys.getrecursionlimit() > 200
     assert not sys.stdout.closed
     assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
@@ -101,6 +106,28 @@ def dies():
 def hangs():
     if leave("hangs") == 1:
         time.sleep(600)
+
+def odd():
+    raise ValueError(chr(0xD800))
+
+class Own(BaseException):
+    def __str__(self):
+        raise ValueError("no text")
+
+def own():
+    raise Own
+
+def loads():
+    loader = torch.utils.data.DataLoader(torch.arange(8), batch_size=2, num_workers=2)
+    assert sorted(torch.cat(list(loader)).tolist()) == list(range(8))
+
+def leaves():
+    # Ends while a child of its own lives on.
+    if leave("leaves") <= 3:
+        if os.fork() == 0:
+            leave("left")
+            time.sleep(120)
+        os.abort()
 
 def good():
     pass
@@ -130,21 +157,35 @@ def untrained(answer: study.Answer) -> dict[str, str]:
 
 
 def test_one_runs_mischief_is_not_seen_by_the_next(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    between = ["forks", "forks_and_stays", "prints", "alarms", "closes", "changes", "reseeds", "raises"]
+    between = [
+        "forks",
+        "forks_and_stays",
+        "prints",
+        "alarms",
+        "closes",
+        "changes",
+        "reseeds",
+        "loads",
+        "odd",
+        "own",
+        "raises",
+    ]
     kinds = ["good", "looks0"]
     for number, kind in enumerate(between, 1):
         kinds += [kind, f"looks{number}"]
     answer, events = hostile(tmp_path, *kinds, "exits", "interrupts", "good9")
     found = untrained(answer)
     assert {name: why for name, why in found.items() if why} == {
-        "changes": "ValueError: after changes (mine.py, line 51)",
+        "changes": "ValueError: after changes (mine.py, line 53)",
+        "odd": "ValueError: ? (mine.py, line 90)",
+        "own": "Own: (its text raises ValueError) (mine.py, line 97)",
         "raises": "ValueError: on purpose (mine.py, line 37)",
-        "exits": "SystemExit: 5 (mine.py, line 72)",
-        "interrupts": "KeyboardInterrupt:  (mine.py, line 75)",
+        "exits": "SystemExit: 5 (mine.py, line 76)",
+        "interrupts": "KeyboardInterrupt:  (mine.py, line 79)",
     }
     # Whatever happened between them, the same seeds give the same numbers; reseeding in a run does not change others.
     assert answer.arms["good"].replicates[0].value == answer.arms["good9"].replicates[0].value
-    assert answer.arms["looks8"].replicates[0].value == answer.arms["good"].replicates[0].value
+    assert answer.arms["looks11"].replicates[0].value == answer.arms["good"].replicates[0].value
     # All of it in one worker, which none of it has ended.
     assert len(set((tmp_path / "pids").read_text().split())) == 1
     # What is forked ends: the run that comes back in a child, and one that stays behind.
@@ -153,7 +194,7 @@ def test_one_runs_mischief_is_not_seen_by_the_next(tmp_path: Path, capfd: pytest
             assert not Path("/proc", pid).exists()
     out, err = capfd.readouterr()
     assert out + err == ""
-    assert sum(event.kind == "done" for event in events) + sum(event.kind == "failed" for event in events) == 2 * 21 + 2
+    assert sum(event.kind == "done" for event in events) + sum(event.kind == "failed" for event in events) == 2 * 27 + 2
     with Ledger.open(tmp_path / "study.db") as book:
         failed = [row.error or "" for row in book.rows(status="failed", schema=STUDY_SCHEMA)]
     assert any("printed last:\njust before" in text for text in failed)
@@ -161,8 +202,11 @@ def test_one_runs_mischief_is_not_seen_by_the_next(tmp_path: Path, capfd: pytest
 
 @pytest.mark.slow
 def test_a_run_that_kills_its_worker_or_hangs_is_a_failed_run(tmp_path: Path) -> None:
-    answer, _ = hostile(tmp_path, "good", "dies", "hangs", "good2", trial_timeout=3.0)
+    answer, _ = hostile(tmp_path, "good", "dies", "leaves", "hangs", "good2", trial_timeout=3.0)
     found = untrained(answer)
+    assert "3 workers died while they ran this; the last with exit code -6" in found["leaves"]
+    for pid in (tmp_path / "left").read_text().split():
+        os.kill(int(pid), signal.SIGKILL)  # it is there: nobody has waited for it
     assert "3 workers died while they ran this; the last with exit code -9" in found["dies"]
     assert "it ran for more than 3 s and was ended" in found["hangs"]
     assert found["good2"] == ""

@@ -202,6 +202,19 @@ def test_after_an_edit_there_are_new_runs_and_after_it_is_taken_back_the_earlier
     assert not list(tmp_path.rglob("*.pyc"))
 
 
+def test_an_edit_is_seen_through_a_link_to_the_folder_too(tmp_path: Path) -> None:
+    write(tmp_path / "real", LOOP)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    path = tmp_path / "link" / "study.toml"
+    first, count = made(path)
+    write(tmp_path / "real", LOOP.replace("test=1", "test=2"))
+    edited, again = made(path)
+    assert again == count
+    for arm in first.arms:
+        pairs = zip(first.arms[arm].replicates, edited.arms[arm].replicates)
+        assert all(b.value == pytest.approx(a.value + 1) for a, b in pairs)
+
+
 def test_two_arms_that_are_the_same_share_their_runs(tmp_path: Path) -> None:
     file = FILE[: FILE.index("[arms.adam]")] + FILE[FILE.index("[arms.sgd]") : FILE.index("[arms.adam]")].replace(
         "arms.sgd", "arms.twin"

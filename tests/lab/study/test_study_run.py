@@ -243,6 +243,15 @@ def test_failed_runs_are_made_again_when_asked_for(tmp_path: Path) -> None:
     assert not any(r.untrained for r in answer.arms["raises"].replicates)
 
 
+def test_to_retry_leaves_runs_alone_that_ended_without_a_number(tmp_path: Path) -> None:
+    path = write(tmp_path, file=arms("first", "nan", "raises", search='lr = "log 1e-3 1e-1"'), mine=MINE)
+    first = run(path)
+    again, count = made(path, retry=True)
+    assert count == 2 * 2  # the points that raised
+    assert again.final
+    assert again.claims == first.claims
+
+
 def test_a_time_limit_gives_whole_replicates_and_says_not_final(tmp_path: Path) -> None:
     path = write(tmp_path, file=FILE.replace("replicates = 2", "replicates = 50"))
     answer = run(path, minutes=1e-9)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -35,15 +36,34 @@ def _ranged(scale: str, integer: bool = False) -> Callable[[Sequence[str]], Axis
             raise LabError(f"LOW is {low:g}, expected a value above 0, of which there is a logarithm")
         if scale == "complement" and high >= 1:
             raise LabError(f"HIGH is {high:g}, expected a value below 1")
-        return Axis(scale, low, high, integer=integer)
+        axis = Axis(scale, low, high, integer=integer)
+        if not integer and axis.value(0.25) == axis.value(0.75):
+            raise LabError("expected a LOW and a HIGH further apart: values are drawn with four digits")
+        return axis
 
     return make
 
 
 def _choice(words: Sequence[str]) -> Axis:
-    if len(set(words)) < 2 or len(set(words)) < len(words):
+    choices = tuple(map(value_of, words))
+    if len(choices) < 2 or any(_same(one, other) for one, other in combinations(choices, 2)):
         raise LabError("expected two or more different values")
-    return Axis("choice", choices=tuple(value_of(word) for word in words))
+    for word, value in zip(words, choices):
+        if (
+            word[0] == ","
+            or word[-1] == ","
+            or any(isinstance(v, float) and not math.isfinite(v) for v in _each(value))
+        ):
+            raise LabError(f"{word!r}, expected finite numbers and texts with spaces between them")
+    return Axis("choice", choices=choices)
+
+
+def _each(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else (value,)
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
 def _number(word: str, integer: bool) -> float:

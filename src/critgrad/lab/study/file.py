@@ -20,6 +20,7 @@ DIRECTIONS = ("min", "max")
 SCHEDULES = tuple(KINDS)
 PRECISIONS = ("highest", "high", "medium")  # of float32 products, as torch.set_float32_matmul_precision calls them
 LARGEST_SEED = 2**31 - 1
+MOST = 1000  # replicates, trials, report seeds: a slip of the finger is not to fill the memory
 
 
 class StudyError(LabError):
@@ -113,7 +114,7 @@ def _one_of(*names: Any) -> Callable[[Any], bool]:
 
 
 def _text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
+    return isinstance(value, str) and value.isprintable() and bool(value.strip())
 
 
 def _table(value: Any) -> bool:
@@ -130,13 +131,13 @@ def _names(value: Any) -> bool:
 
 _TOP = {
     "format": _Key(_one_of(FORMAT), f"{FORMAT}"),
-    "title": _Key(_text, "a text", ""),
+    "title": _Key(_text, "a text on one line", ""),
     "task": _Key(_text, "a Python file beside this one, or a name of `critgrad tasks`"),
     "direction": _Key(_one_of(*DIRECTIONS), "'min' or 'max'", ""),
     "epochs": _Key(_whole(1), "a whole number >= 1", 0),
-    "replicates": _Key(_whole(2), "a whole number >= 2", 10),
-    "trials": _Key(_whole(1), "a whole number >= 1", 8),
-    "report_seeds": _Key(_whole(1), "a whole number >= 1", 2),
+    "replicates": _Key(_whole(2, MOST), f"a whole number >= 2, {MOST} at most", 10),
+    "trials": _Key(_whole(1, MOST), f"a whole number >= 1, {MOST} at most", 8),
+    "report_seeds": _Key(_whole(1, MOST), f"a whole number >= 1, {MOST} at most", 2),
     "seed": _Key(_whole(1, LARGEST_SEED), "a whole number, 1 to 2^31 - 1", 1),
     "margin": _Key(_number(0.0), "a number >= 0", None),
     "precision": _Key(_one_of(*PRECISIONS), f"one of {', '.join(PRECISIONS)}", PRECISIONS[0]),
@@ -150,6 +151,7 @@ _ARM = {
     "fixed": _Key(_table, "a table of options and values", {}),
     "search": _Key(_table, "a table of options and axes", {}),
 }
+_PLACES = frozenset(map(str, range(100)))  # in a sequence
 _SCHEDULE = {
     "kind": _Key(_one_of(*SCHEDULES), f"one of {', '.join(SCHEDULES)}", SCHEDULES[0]),
     "warmup": _Key(_number(0.0, 1.0), "a share of all steps, 0 to 1", 0.0),
@@ -163,12 +165,16 @@ _CLAIM = {
 def read(path: str | Path) -> StudyFile:
     """The study of a file."""
     path = Path(path).absolute()
+    path = path.parent.resolve() / path.name  # modules are known by where they lie
     text, values = _load(path)
 
     def bad(text: str) -> StudyError:
         return StudyError(f"{path.name}: {text}")
 
     top = _checked(values, _TOP, "", bad)
+    for name in top["arms"]:
+        if not _text(name):
+            raise bad(f"an arm is called {_shown(name)}, expected a text on one line")
     arms = {name: _arm(name, value, bad) for name, value in top["arms"].items()}
     claims = [_checked(claim, _CLAIM, f"claims[{place}].", bad) for place, claim in enumerate(top["claims"], 1)]
     first = next(iter(arms))
@@ -180,6 +186,8 @@ def read(path: str | Path) -> StudyFile:
         for name in ("direction", "epochs"):
             if name not in values:
                 raise bad(f"{name} is missing, expected {_TOP[name].expected}")
+    if "epochs" in values and "epochs" in top["settings"]:
+        raise bad("settings.epochs: epochs stands above, too, expected one of both")
     return StudyFile(
         path=path,
         text=text,
@@ -190,7 +198,7 @@ def read(path: str | Path) -> StudyFile:
         schedule=Schedule(**_checked(top["schedule"], _SCHEDULE, "schedule.", bad)),
         settings=top["settings"],
         arms=arms,
-        claims=tuple(_claim(arm, against, arms, bad) for arm, against in asked),
+        claims=_claims(asked, arms, bad),
         **{name: top[name] for name in ("replicates", "trials", "report_seeds", "seed", "margin", "precision")},
     )
 
@@ -209,7 +217,7 @@ def _load(path: Path) -> tuple[str, dict[str, Any]]:
     if path.is_dir():
         raise StudyError(f"{path.name}: a folder, expected the file in it, such as {path.name}/study.toml")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark
     except FileNotFoundError:
         raise StudyError(
             f"{path.name}: there is no such file in {path.parent}; `critgrad study new` writes one"
@@ -274,12 +282,14 @@ def _flat(table: Mapping[str, Any], where: str, bad: _Bad) -> dict[str, Any]:
     """A table whose dotted names TOML may have read as tables: ``{"betas": {"0": ...}}`` is ``{"betas.0": ...}``."""
     out: dict[str, Any] = {}
     for name, value in table.items():
-        out |= (
-            {f"{name}.{place}": inner for place, inner in value.items()} if isinstance(value, dict) else {name: value}
-        )
-    for name in out:
+        inner = {f"{name}.{place}": each for place, each in value.items()} if isinstance(value, dict) else {name: value}
+        twice = next((each for each in inner if each in out), None)
+        if twice is not None:
+            raise bad(f"{where}{twice} stands there twice, expected it once")
+        out |= inner or {name: value}
+    for name, value in out.items():
         option, dot, place = name.partition(".")
-        if not option.isidentifier() or (dot and not place.isdecimal()):
+        if not option.isidentifier() or (dot and place not in _PLACES) or value == {}:
             raise bad(f"{where}{name}: expected an option (lr) or a place in one (betas.0)")
     return out
 
@@ -288,6 +298,20 @@ def _plain(value: Any) -> bool:
     if isinstance(value, list):
         return all(map(_plain, value))
     return isinstance(value, (bool, str, int)) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _claims(
+    asked: list[tuple[str, Any]], arms: Mapping[str, ArmFile], bad: _Bad
+) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    out: list[tuple[str, tuple[str, ...]]] = []
+    for arm, against in asked:
+        claim = _claim(arm, against, arms, bad)
+        if any(claim[0] == known[0] and set(claim[1]) == set(known[1]) for known in out):
+            raise bad(
+                f"the claim of {arm!r} against {', '.join(map(repr, claim[1]))} stands there twice, expected it once"
+            )
+        out.append(claim)
+    return tuple(out)
 
 
 def _claim(arm: str, against: Any, arms: Mapping[str, ArmFile], bad: _Bad) -> tuple[str, tuple[str, ...]]:

@@ -18,7 +18,7 @@ from ..tasks import task_of
 from ..train import loop as lab_loop
 from .file import Schedule
 from .guard import reseed
-from .loading import UserCodeError, load_file
+from .loading import UserCodeError, file_under, load_file
 from .optimizers import made_still
 from .pieces import PiecesTask
 from .task import Order, Reports, StudyTask, scores_of
@@ -33,8 +33,8 @@ def load_task(task: str, folder: Path, settings: Mapping[str, Any] | None = None
     """The task that a study's file names."""
     if not task.endswith(".py"):
         return BuiltInTask(task, dict(settings or {}))
-    path = (folder / task).resolve()
-    if not path.is_file():
+    path = file_under(folder, task)
+    if path is None:
         raise LabError(
             f"there is no file {task} beside the study's, expected a Python file or a name of `critgrad tasks`"
         )
@@ -55,7 +55,8 @@ def load_task(task: str, folder: Path, settings: Mapping[str, Any] | None = None
 
 def data_files(task: str, folder: Path) -> list[Path]:
     """The files that a task names in ``data = [...]``."""
-    named = getattr(load_file((folder / task).resolve()), "data", None) if task.endswith(".py") else None
+    path = file_under(folder, task)
+    named = getattr(load_file(path), "data", None) if path is not None else None
     # ``data`` may well be the data themselves: only a list of texts names files.
     if not isinstance(named, (list, tuple)) or not named or not all(isinstance(name, (str, Path)) for name in named):
         return []

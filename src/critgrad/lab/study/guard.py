@@ -33,6 +33,7 @@ _GET_AND_SET: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
     (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
     (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    (np.geterr, lambda modes: np.seterr(**modes)),
     (os.getcwd, os.chdir),
     (sys.getrecursionlimit, sys.setrecursionlimit),
     # Not torch.set_default_device("cpu"): that would put a hook before every operation.
@@ -66,11 +67,18 @@ def _process() -> Iterator[None]:
     values = [get() for get, _ in _GET_AND_SET]
     cudnn = {name: getattr(torch.backends.cudnn, name) for name in _CUDNN}
     environment, path, argv = dict(os.environ), [*sys.path], [*sys.argv]
+    # NOTE [children of a worker]: workers end with their head and are "daemonic" for that, which forbids them children of their
+    # own: a DataLoader with workers could not be used. Only the mark goes: the head still ends them.
+    marks: dict[str, Any] = getattr(multiprocessing.current_process(), "_config", {})
+    daemon = marks.pop("daemon", None)
     main = threading.current_thread() is threading.main_thread()
     handlers = {number: signal.getsignal(number) for number in _SIGNALS} if main else {}
     try:
         yield
     finally:
+        if daemon is not None:
+            marks["daemon"] = daemon
+        torch.set_flush_denormal(False)  # nothing tells whether it was on
         for (get, put), value in zip(_GET_AND_SET, values):
             if _now(get) != value:
                 put(value)

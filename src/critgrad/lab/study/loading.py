@@ -60,6 +60,12 @@ def hash_of(files: Iterable[Path], folder: Path) -> str:
     return digest.hexdigest()[:32]
 
 
+def file_under(folder: Path, name: str) -> Path | None:
+    """A file that belongs to a study. None elsewhere: what lies outside of the folder is in no run's key."""
+    path = Path(os.path.normpath(folder / name))
+    return path if path.is_relative_to(folder) and path.is_file() else None
+
+
 def begin_session(folder: Path, session: str) -> None:
     """Forget the modules of earlier studies: a new session imports anew what stands in the files now."""
     global _session
@@ -106,9 +112,9 @@ def load_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except BaseException as error:
         sys.modules.pop(name, None)
-        if not isinstance(error, (Exception, SystemExit)):
+        if isinstance(error, KeyboardInterrupt):
             raise
-        raise UserCodeError(f"{type(error).__name__}: {error}{place_of(error, path.parent)}") from error
+        raise UserCodeError(f"{told(error)}{place_of(error, path.parent)}") from error
     return module
 
 
@@ -117,8 +123,19 @@ def load_module(name: str, folder: Path) -> ModuleType:
     use_folder(folder)
     try:
         return importlib.import_module(name)
-    except (Exception, SystemExit) as error:
-        raise UserCodeError(f"{type(error).__name__}: {error}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise UserCodeError(told(error)) from error
+
+
+def told(error: BaseException) -> str:
+    """What was raised, on one line. An error of somebody's own may have no text at all."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception as failed:
+        text = f"(its text raises {type(failed).__name__})"
+    return f"{type(error).__name__}: {text}"
 
 
 def place_of(error: BaseException, folder: Path) -> str:

@@ -17,7 +17,7 @@ from ..errors import LabError
 from ..train.optimizers import recipe_of
 from ..train.optimizers import settled as settled_recipe
 from .axes import names_of_options, settled
-from .loading import UserCodeError, hash_of, load_file, load_module
+from .loading import UserCodeError, file_under, hash_of, load_file, load_module
 
 EXPECTED = "'module:name', 'file.py:name', or a name of `critgrad optimizers`"
 
@@ -26,7 +26,7 @@ EXPECTED = "'module:name', 'file.py:name', or a name of `critgrad optimizers`"
 class Maker:
     """How an arm's optimizer is made.
 
-    ``options`` are those that it takes (``None``: it does not say), ``packages`` name what it comes from with versions or
+    ``options`` are those that it takes (``None``: it does not say), ``needed`` those without a default, ``packages`` name what it comes from with versions or
     hashes, ``local`` says that it comes from the study's own folder.
     """
 
@@ -34,6 +34,7 @@ class Maker:
     make: Callable[..., Any]
     defaults: Mapping[str, Any] = field(default_factory=dict)
     options: frozenset[str] | None = None
+    needed: tuple[str, ...] = ()
     packages: str = ""
     local: bool = False
 
@@ -46,6 +47,9 @@ class Maker:
         for name in names_of_options(names):
             if self.options is not None and name not in self.options:
                 raise LabError(f"{self.text} does not take {name}, expected some of {', '.join(sorted(self.options))}")
+        missing = set(self.needed) - set(names_of_options(names))
+        if missing:
+            raise LabError(f"{self.text} needs {', '.join(sorted(missing))}, expected under fixed or search")
 
     def try_values(self, values: Mapping[str, Any]) -> None:
         """Refuse values with a place that is not there; where it does not say what it takes, try."""
@@ -72,15 +76,15 @@ def maker_of(text: str, folder: Path) -> Maker:
             return settled_recipe(recipe, values, params)
 
         known = None if options is None else frozenset(options | more)
-        return Maker(text, make, {**defaults, **recipe.defaults}, known, _packages(recipe.make, folder))
+        return Maker(text, make, {**defaults, **recipe.defaults}, known, packages=_packages(recipe.make, folder))
     if not place or not name.isidentifier():
         raise LabError(f"{text!r}, expected {EXPECTED}")
     own = place.endswith(".py")
-    path = (folder / place).resolve()
-    if own and not path.is_file():
+    path = file_under(folder, place) if own else None
+    if own and path is None:
         raise LabError(f"there is no file {place} beside the study's, expected {EXPECTED}")
     try:
-        module = load_file(path) if own else load_module(place, folder)
+        module = load_module(place, folder) if path is None else load_file(path)
     except UserCodeError as error:
         raise LabError(f"{text} cannot be imported: {error}") from None
     found = getattr(module, name, None)
@@ -89,7 +93,8 @@ def maker_of(text: str, folder: Path) -> Maker:
     options, defaults = _takes(found)
     local = _is_under(getattr(module, "__file__", None), folder)
     taken = None if options is None else frozenset(options)
-    return Maker(text, found, defaults, taken, _packages(found, folder), local)
+    needed = tuple((options or set()) - set(defaults))
+    return Maker(text, found, defaults, taken, needed, _packages(found, folder), local)
 
 
 def _takes(make: Callable[..., Any]) -> tuple[set[str] | None, dict[str, Any]]:

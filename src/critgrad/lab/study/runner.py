@@ -121,8 +121,9 @@ def run(
     with Ledger.open(file, write=True, create=True) as book:
         book.put_document(_AROUND + study.path.name, json.dumps(dict(plan.around)))
         runs = known_runs(book)
-        if retry:
-            runs = {key: run for key, run in runs.items() if not run.failed}
+        if retry:  # not those that gave no finite number: they have ended, and would give none again
+            lost = book.failed(runs)
+            runs = {key: run for key, run in runs.items() if key not in lost}
         queue = Queue(plan, runs, None if minutes is None else 60 * minutes)
         rounds = Rounds(sum(plan.remaining(number, runs) for number in range(1, study.replicates + 1)))
 

@@ -18,7 +18,7 @@ from ..run.worker import Failure
 from .file import Schedule
 from .forms import load_task
 from .guard import guarded
-from .loading import begin_session, place_of, use_folder
+from .loading import begin_session, place_of, told, use_folder
 from .optimizers import Maker, maker_of
 from .task import Order, StudyTask
 
@@ -62,7 +62,7 @@ def _guarded(trial: Trial, device: str, run: Callable[[StudyTask, Order], Result
         try:
             begin_session(folder, trial.session)
             return run(*_order(trial, folder, device))
-        except (Exception, SystemExit, KeyboardInterrupt) as error:
+        except BaseException as error:
             # In a worker no Ctrl-C arrives: there the code itself has raised it.
             if isinstance(error, KeyboardInterrupt) and multiprocessing.parent_process() is None:
                 raise
@@ -104,5 +104,5 @@ def _failure(error: BaseException, folder: Path, said: str) -> Failure:
     """The traceback, what was printed last, and in the last line what was raised and where."""
     trace = "".join(traceback.format_exception(error)).rstrip()
     printed = f"\nprinted last:\n{said.rstrip()}" if said.strip() else ""
-    text = " ".join(str(error).split())
-    return Failure(f"{trace}{printed}\n{type(error).__name__}: {text}{place_of(error, folder)}")
+    text = f"{trace}{printed}\n{told(error)}{place_of(error, folder)}"
+    return Failure(text.encode(errors="replace").decode())

@@ -44,6 +44,7 @@ class _Call:
 class _Worker:
     process: Any
     pipe: connection.Connection
+    end: int  # ready to be read once the process has ended
     call: _Call | None = None
     ready: bool = field(default=False)
     begun: bool = False  # its first call, after all imports
@@ -158,14 +159,14 @@ class LocalPool(JobExecutor):
         with _without_main():
             process.start()
         theirs.close()  # so that the worker's death closes its end for good
-        worker = _Worker(process, ours)
+        worker = _Worker(process, ours, _end_of(process))
         self._workers.append(worker)
         return worker
 
     def _wait(self) -> None:
         """Until something happens; then answer all of it."""
         pipes = {worker.pipe: worker for worker in self._workers}
-        sentinels = {worker.process.sentinel: worker for worker in self._workers}
+        sentinels = {worker.end: worker for worker in self._workers}
         ready = connection.wait([self._bell, *pipes, *sentinels], self._patience())
         if self._bell in ready:
             self._bell.recv_bytes()
@@ -228,7 +229,7 @@ class LocalPool(JobExecutor):
     def _bury(self, worker: _Worker) -> None:
         self._workers.remove(worker)
         worker.process.join()
-        worker.pipe.close()
+        _close(worker)
         code = worker.process.exitcode
         if not worker.ready and code > 0:
             self._false_starts += 1
@@ -273,9 +274,25 @@ class LocalPool(JobExecutor):
             if worker.process.is_alive():
                 worker.process.kill()
                 worker.process.join()
+            _close(worker)
         self._workers.clear()
         if self._service is not None:
             self._service.stop()
+
+
+def _end_of(process: Any) -> int:
+    # The sentinel of multiprocessing waits for whatever the process has forked, too, which may sleep for ever.
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            return os.pidfd_open(process.pid)
+    sentinel: int = process.sentinel
+    return sentinel
+
+
+def _close(worker: _Worker) -> None:
+    worker.pipe.close()
+    if worker.end != worker.process.sentinel:
+        os.close(worker.end)
 
 
 @contextlib.contextmanager
