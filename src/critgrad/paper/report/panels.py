@@ -92,7 +92,7 @@ def _defaults(task: str, settings: Mapping[str, Any], arms: Mapping[tuple[str, s
     order = {name: index for index, name in enumerate(compare.ARMS)}
     found.sort(key=lambda arm: (list(dict.fromkeys(f for f, _ in arms)).index(arm.family), order.get(arm.arm, 99)))
     plain = {name: value for name, value in settings.items() if name != "engine"}
-    return replace(known, settings=plain, arms=tuple(found))
+    return replace(known, task=task, settings=plain, arms=tuple(found))
 
 
 def _consecutive(rows: Sequence[Row]) -> int:
