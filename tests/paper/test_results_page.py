@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from critgrad.lab.ledger.merge import merge
 from critgrad.lab.stats import Interval, Pair, Speedup, judge, paired_difference, speedup
 from critgrad.lab.study.answer import Claim
 from critgrad.lab.study.runner import report
-from critgrad.paper.protocol import find, registered
+from critgrad.paper.protocol import Outcome, find, registered
 from critgrad.paper.results_page import pages_of, render_results, rules, write_results
 from critgrad.paper.results_page.__main__ import main
 from critgrad.paper.results_page.claims import CLAIMS, verdicts
@@ -489,9 +490,10 @@ def test_a_pair_without_a_yoked_twin_is_counted_and_its_task_is_not_among_those_
     def experiment(task: str, **arms: list[float]) -> Any:
         known = {name.replace("_", "-"): SimpleNamespace(family="SGD", values=of_arm) for name, of_arm in arms.items()}
         registration = SimpleNamespace(families=("SGD",), higher_is_better=True, arms=tuple(known))
-        return SimpleNamespace(
-            task=task, registration=registration, arm=lambda family, name: known.get(name), decompositions=()
-        )
+        made = SimpleNamespace(task=task, registration=registration, arm=lambda family, name: known.get(name))
+        made.difference = partial(Outcome.difference, made)
+        made.minus = partial(Outcome.minus, made)
+        return made
 
     base, better, best = [1.0, 2.0, 3.0], [2.0, 3.1, 4.0], [3.0, 4.1, 5.0]
     claimable = [

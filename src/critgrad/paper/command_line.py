@@ -10,6 +10,7 @@ import time
 import webbrowser
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from critgrad.lab.commands import checkpoint_folder
@@ -216,7 +217,7 @@ def compare(args: Namespace) -> int:
             )
         rows = book.rows(task=task, track=TRACK)
     print_compare(lines(defaults, chosen, args.seeds, rows), record.metric.name)
-    prose(READING)
+    prose("\n" + (Path(__file__).parent / "values" / "reading.txt").read_text(encoding="utf-8").strip())
     lacking = distinct(todo) - len({item.trial.key for item in todo} & {row.key for row in rows})
     if lacking:
         say(f"{lacking} runs are missing (critgrad status): the table pairs the seeds that both sides have")
@@ -224,16 +225,6 @@ def compare(args: Namespace) -> int:
         for path in write_report(args.ledger, args.out, title=f"critgrad compare {task}"):
             say(f"report: {path}")
     return 130 if outcome.interrupted else int(bool(lacking))
-
-
-READING = (
-    "\ntest: at the epoch of the best validation value; ±: 95 % t-interval. minus base: mean paired difference (same start, "
-    "same batches), positive = better. verdict: the interval leaves 0 outside; these comparisons are descriptive and "
-    "uncorrected: between equals one in twenty leaves 0 outside by chance. _C adds its memory, _F damps with it; "
-    '"step of": the base with that memory\'s step size; Nesterov, NAdam, momentum .9: rivals, tuned alike. '
-    "to target: epochs to the base's target; sooner: median ratio of them. step: time of optimizer.step() against the "
-    "base's in this run."
-)
 
 
 def analyze(args: Namespace, **of_batch: Any) -> int:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 from report_helpers import data_of
 
-from critgrad.lab.stats import Pair, judge
+from critgrad.lab.stats import Interval, Pair, judge
 from critgrad.paper.protocol import ARMS
 from critgrad.paper.protocol.announced import AnnouncedSource
+from critgrad.paper.protocol.records import Decomposition, Term
+from critgrad.paper.report.analysis_figures import decomposition_figures
 from critgrad.paper.report.opening import _labels
 from critgrad.paper.report.sections import build
+from critgrad.paper.report.study_figures import ablation
 from critgrad.paper.report.verdict_tables import tally
 
 
@@ -55,3 +58,18 @@ def test_each_row_of_the_opening_figure_has_a_name_of_its_own():
     both = ["Nesterov_F − Nesterov [SGD]", "Nesterov_F − Nesterov [SGDM]"]
     assert _labels([one, other], False) == both
     assert _labels([one, other, one], False) == [*both, f"{both[0]} (2)"]
+
+
+@pytest.mark.parametrize("seeds, drawn", [(2, False), (3, True)])
+def test_two_seeds_have_no_interval_in_any_figure_of_the_paper(seeds, drawn):
+    gap = {"mean": 1.0, "low": -76.0, "high": 78.0}
+    row = {"optimizer": "Adam_C", "variant": "RR", "reference": "KotH", "difference": gap, "runs": seeds}
+    row |= {"test": 1.0, "low": -76.0, "high": 78.0, "values": [1.0] * seeds, "diverged": 0, "train_loss": 1.0}
+    (figure,) = ablation({"metric": "accuracy", "studies": {"replacement": [row]}}, "toy").figures
+    (points,) = figure.series
+    assert [low is not None for low in points.low] == [drawn]
+    assert ("too few" in figure.caption) == (not drawn)
+    found = Interval(1.0, -76.0, 78.0, seeds)
+    part = Decomposition("SGD", "C", (Term("delay", "C", "base", found),), found)
+    (figure,) = decomposition_figures("toy", "accuracy", "%", [part])
+    assert [low is not None for low in figure.series[0].low] == [drawn, drawn]

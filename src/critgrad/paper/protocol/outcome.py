@@ -24,14 +24,13 @@ from critgrad.lab.stats import (
     margin_of,
     mean_interval,
     normalised,
-    paired_difference,
     suite_difference,
     suite_score,
 )
 
 from .arms import ARMS
 from .derived import Control, LeftOut, Waiting, epoch_seconds
-from .records import ArmResult, Cost, Decomposition, Missing, Outcome, Term
+from .records import ArmResult, Cost, Missing, Outcome
 from .registration import Registration
 from .tracks import Fair, FamilyState
 from .tuning import longest_runs, tuning_trial
@@ -65,7 +64,6 @@ def tables(ledger: Reader, registration: Registration) -> Outcome:
         arms=tuple(arms),
         primary=tuple(judged(pairs)),
         descriptive=tuple(judge(_descriptive_pairs(registration, found, margins))),
-        decompositions=tuple(_decompositions(registration, found)),
         missing=tuple(missing),
         targets=targets,
         widened={family: state.tuning.widened for family, state in states.items()},
@@ -326,27 +324,6 @@ def _pair(
         primary,
         margin,
     )
-
-
-def _decompositions(registration: Registration, found: Found) -> list[Decomposition]:
-    """Only where every arm that a memory's effects need has numbers."""
-    out = []
-    for family in registration.families:
-        for arm, effects in ((name, of.effects) for name, of in ARMS.items() if of.effects):
-            needed = {name for _, a, b in effects for name in (a, b)}
-            if any((family, name) not in found for name in needed):
-                continue
-
-            def difference(a: str, b: str, family: str = family) -> Any:
-                return paired_difference(
-                    found[family, a].values,
-                    found[family, b].values,
-                    higher_is_better=registration.higher_is_better,
-                )
-
-            terms = tuple(Term(effect, a, b, difference(a, b)) for effect, a, b in effects)
-            out.append(Decomposition(family, arm, terms, difference(arm, "base")))
-    return out
 
 
 # -- several tasks -----------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from critgrad.lab.ledger.committed import Standing
@@ -103,7 +104,6 @@ class Outcome:
     arms: tuple[ArmResult, ...]
     primary: tuple[Comparison, ...]
     descriptive: tuple[Comparison, ...]
-    decompositions: tuple[Decomposition, ...]
     missing: tuple[Missing, ...]
     targets: Mapping[str, float | None]
     widened: Mapping[str, tuple[str, ...]]  # by family, the sides to which the learning rate's range grew
@@ -124,6 +124,18 @@ class Outcome:
     def name(self) -> str:
         """The experiment's: the task's, and what was asked of it later."""
         return self.registration.name
+
+    @cached_property
+    def decompositions(self) -> tuple[Decomposition, ...]:
+        """Of each memory of which every arm that its effects need has numbers."""
+        out = []
+        for family in self.registration.families:
+            for arm in ARMS.values():
+                terms = [Term(*effect, found) for effect in arm.effects if (found := self.minus(family, *effect[1:]))]
+                total = self.minus(family, arm.name)
+                if total is not None and arm.effects and len(terms) == len(arm.effects):
+                    out.append(Decomposition(family, arm.name, tuple(terms), total))
+        return tuple(out)
 
     @property
     def complete(self) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 from critgrad.lab.ledger import Planned, Role
 from critgrad.lab.ledger.view import Reader, View, view_of
 from critgrad.lab.run.spec import Trial
-from critgrad.lab.spaces import extra_points
+from critgrad.lab.spaces import Axis, extra_points
 from critgrad.lab.stats import Interval, choose, mean_interval
 
 from . import paper_values
@@ -292,34 +292,33 @@ class Fair:
         ]
 
     @property
+    def _searches(self) -> list[Axis]:
+        """A learning rate's range for each search: what both SGD families search in the same way is run once."""
+        r = self.registration
+        return list(
+            {
+                (search.optimizer, str(dict(search.fixed)), search.axes, r.lr[family]): r.lr[family]
+                for family in r.families
+                for search in searches(r, family).values()
+            }.values()
+        )
+
+    @property
     def total(self) -> int:
         """Runs in all, about: without widenings, with one round of matching, shared runs counted once."""
-        r = self.registration
-        # What both SGD families search in the same way is run once.
-        distinct = {
-            (search.optimizer, str(dict(search.fixed)), search.axes, r.lr[family])
-            for family in r.families
-            for search in searches(r, family).values()
-        }
+        r, distinct = self.registration, len(self._searches)
         derived = [arm for arm in r.arms if not ARMS[arm].tuned]
         measured = 3 * len(r.tuning_seeds) * len(r.families) if derived else 0
         timed = len(r.timing.arms) * len(r.families) * len(r.timing.seeds) if r.timing else 0
-        reported = (len(distinct) + len(derived) * len(r.families)) * len(r.report_seeds)
-        return len(distinct) * r.tuning_runs + measured + timed + reported
+        reported = (distinct + len(derived) * len(r.families)) * len(r.report_seeds)
+        return distinct * r.tuning_runs + measured + timed + reported
 
     @property
     def most(self) -> int:
         """Runs in all where every learning rate's range grows at both ends, as often as it may."""
         r = self.registration
-        grown = {
-            (search.optimizer, str(dict(search.fixed)), search.axes, axis): 2
-            * r.widenings
-            * extra_points(axis, r.trials)
-            for family, axis in r.lr.items()
-            if family in r.families and axis.widen
-            for search in searches(r, family).values()
-        }
-        return self.total + math.ceil(sum(grown.values()) * r.tuning_runs / r.trials)
+        grown = sum(2 * r.widenings * extra_points(axis, r.trials) for axis in self._searches if axis.widen)
+        return self.total + math.ceil(grown * r.tuning_runs / r.trials)
 
 
 def fair(

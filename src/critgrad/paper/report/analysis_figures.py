@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from critgrad.lab.report.drawn import Data, Drawn
-from critgrad.lab.report.figure import Bars, Figure, FigureAxis, Line, Number, Points, Series, clean, slug, value_axis
+from critgrad.lab.report.figure import Bars, Figure, FigureAxis, Line, Points, Series, clean, slug, value_axis
 from critgrad.lab.report.palette import EFFECTS, GREY, PAPER, style_of
 from critgrad.lab.report.table import Table, number, shown, table_of, word
 from critgrad.lab.words import interval_text
@@ -15,7 +14,7 @@ from critgrad.lab.words import interval_text
 from ..protocol.paper_values import RUN_TIME_TOPC
 from ..protocol.records import Decomposition
 from .inside_figures import damping, norms, staleness
-from .study_figures import ablation, convex, noise, sensitivity
+from .study_figures import ablation, convex, noise, sensitivity, whiskers
 from .verdict_tables import columns
 
 
@@ -107,10 +106,10 @@ def decomposition_figures(task: str, metric: str, unit: str, parts: Sequence[Dec
             at += term.difference.mean
         bars.append(("total", 0.0, part.total))
         labels, start = [name for name, _, _ in bars], [first for _, first, _ in bars]
-        values, low, high = (
-            clean(_shifted(first, getattr(found, end)) for _, first, found in bars) for end in ("mean", "low", "high")
-        )
-        notes = [interval_text(found, "+") for _, _, found in bars]
+        effects = [found for _, _, found in bars]
+        values = clean(first + found.mean for _, first, found in bars)
+        low, high = ([None if v is None else at + v for at, v in zip(start, ends)] for ends in whiskers(effects))
+        notes = [interval_text(found, "+") for found in effects]
         inks = [EFFECTS[0] if term.difference.mean >= 0 else EFFECTS[1] for term in terms] + [GREY[0]]
         name = f"{part.family}_{part.arm}"
         drawn = Bars("effect", labels, values, inks, start, low, high, None, notes)
@@ -123,16 +122,12 @@ def decomposition_figures(task: str, metric: str, unit: str, parts: Sequence[Dec
                 (drawn,),
                 "each bar starts where the one above ends: "
                 + "; ".join(f"{term.effect}: {term.minuend} − {term.subtrahend}" for term in terms)
-                + ". Whiskers: 95 % t-interval of that effect alone",
+                + (". Whiskers: 95 % t-interval of that effect alone" if any(v is not None for v in low) else ""),
                 reference=0.0,
                 rows=len(labels),
             )
         )
     return out
-
-
-def _shifted(at: float, value: float) -> Number:
-    return at + value if math.isfinite(value) else None
 
 
 # Which function draws which analysis. Each draws from what ``collect`` gives and from nothing else.

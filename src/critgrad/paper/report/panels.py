@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -78,13 +78,13 @@ def _arms_of(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
 
 def _defaults(task: str, settings: Mapping[str, Any], arms: Mapping[tuple[str, str], Sequence[Row]]) -> Defaults:
     try:
-        known: Defaults | None = load_defaults(task)
+        known = load_defaults(task)
     except (FileNotFoundError, ValueError):
-        known = None
+        known = Defaults(task, "", "", None, 0, (), {}, "single", ())
     found = []
     for (family, arm), rows in arms.items():
         trial = rows[0].trial
-        chosen = known.arm(family, arm) if known else None
+        chosen = known.arm(family, arm)
         same = chosen is not None and (chosen.optimizer, chosen.hyper) == (trial.optimizer, dict(trial.hyper))
         label = ARMS[arm].label_in(family) if arm in ARMS else f"{family} {arm}"
         trials, edges = (chosen.trials, chosen.edges) if chosen is not None and same else (0, {})
@@ -92,11 +92,7 @@ def _defaults(task: str, settings: Mapping[str, Any], arms: Mapping[tuple[str, s
     order = {name: index for index, name in enumerate(compare.ARMS)}
     found.sort(key=lambda arm: (list(dict.fromkeys(f for f, _ in arms)).index(arm.family), order.get(arm.arm, 99)))
     plain = {name: value for name, value in settings.items() if name != "engine"}
-    command = known.command if known else ""
-    registration, commit = (known.registration, known.commit) if known else ("", None)
-    return Defaults(
-        task, command, registration, commit, known.trials if known else 0, (), plain, "single", tuple(found)
-    )
+    return replace(known, task=task, settings=plain, arms=tuple(found))
 
 
 def _consecutive(rows: Sequence[Row]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from critgrad.lab.report.drawn import Data, Drawn, band, band_words, bound, outcome_cell
 from critgrad.lab.report.figure import (
@@ -10,6 +10,7 @@ from critgrad.lab.report.figure import (
     FigureAxis,
     Heat,
     Line,
+    Number,
     Points,
     arrows_text,
     clean,
@@ -19,9 +20,9 @@ from critgrad.lab.report.figure import (
     without_far,
 )
 from critgrad.lab.report.palette import style_of
-from critgrad.lab.report.table import Table, interval, number, shown, word
+from critgrad.lab.report.table import Cell, Table, interval, number, shown, table_of, word
 from critgrad.lab.stats import Interval
-from critgrad.lab.words import interval_text
+from critgrad.lab.words import FEWEST_FOR_INTERVAL, interval_text
 
 
 def sensitivity(data: Data, where: str) -> Drawn:
@@ -146,6 +147,17 @@ def convex(data: Data, where: str) -> Drawn:
     return Drawn((figure,), (Table(slug("table-convex", where), heads, rows, records, f"{where}: training loss"),))
 
 
+def _gap(row: Data) -> Interval:
+    found = row["difference"]
+    return Interval(found["mean"], bound(found["low"], -1), bound(found["high"], 1), row["runs"])
+
+
+def whiskers(found: Sequence[Interval]) -> tuple[list[Number], list[Number]]:
+    """The ends that are drawn: of two values, whose interval says nothing, none."""
+    known = [(each.low, each.high) if each.n >= FEWEST_FOR_INTERVAL else (None, None) for each in found]
+    return clean(low for low, _ in known), clean(high for _, high in known)
+
+
 def ablation(data: Data, where: str) -> Drawn:
     figures, tables = [], []
     for study, rows in data["studies"].items():
@@ -153,24 +165,20 @@ def ablation(data: Data, where: str) -> Drawn:
         varied.sort(key=lambda row: (row["optimizer"], -row["difference"]["mean"]))
         if varied:
             labels = [f"{row['optimizer']}: {row['variant']}" for row in varied]
-            found = [row["difference"] for row in varied]
-            intervals = [
-                Interval(f["mean"], bound(f["low"], -1), bound(f["high"], 1), row["runs"])
-                for f, row in zip(found, varied)
-            ]
+            found = [_gap(row) for row in varied]
             points = Points(
                 "difference to the default",
                 labels,
-                clean(f["mean"] for f in found),
-                clean(f["low"] for f in found),
-                clean(f["high"] for f in found),
+                clean(gap.mean for gap in found),
+                *whiskers(found),
                 [style_of(row["optimizer"]) for row in varied],
                 [
-                    interval_text(i, "+") + (f", {row['diverged']} diverged" if row["diverged"] else "")
-                    for i, row in zip(intervals, varied)
+                    interval_text(gap, "+") + (f", {row['diverged']} diverged" if row["diverged"] else "")
+                    for gap, row in zip(found, varied)
                 ],
             )
             points, axis = without_far(points, "improvement over the default; right is better")
+            band = "95 % t-interval" if any(gap.n >= FEWEST_FOR_INTERVAL for gap in found) else "too few for intervals"
             usual = ", ".join(dict.fromkeys(f"{row['reference']} for {row['optimizer']}" for row in varied))
             figures.append(
                 Figure(
@@ -179,29 +187,25 @@ def ablation(data: Data, where: str) -> Drawn:
                     axis,
                     FigureAxis("", labels=tuple(labels)),
                     (points,),
-                    f"paired difference with 95 % t-interval; default: {usual}{arrows_text(axis)}",
+                    f"paired difference, {band}; default: {usual}{arrows_text(axis)}",
                     reference=0.0,
                     rows=len(labels),
                 )
             )
-        heads = tuple(
-            (n, "") for n in ("optimizer", "variant", "runs", f"test {data['metric']}", "minus the default", "diverged")
-        )
-        cells = []
-        for row in rows:
-            f = row["difference"]
-            gap = None if f is None else Interval(f["mean"], bound(f["low"], -1), bound(f["high"], 1), row["runs"])
-            cells.append(
-                [
-                    word(row["optimizer"]),
-                    word(row["variant"]),
-                    number(row["runs"]),
-                    outcome_cell(row),
-                    interval(gap, signed=True)
-                    if gap
-                    else word("default" if row["variant"] == row["reference"] else "-"),
-                    number(row["diverged"]),
-                ]
-            )
-        tables.append(Table(slug("table-ablation", where, study), heads, cells, rows, f"{where}: {study}", folded=True))
+        cells: dict[str, Callable[[Data], Cell]] = {
+            "optimizer": lambda row: word(row["optimizer"]),
+            "variant": lambda row: word(row["variant"]),
+            "runs": lambda row: number(row["runs"]),
+            f"test {data['metric']}": outcome_cell,
+            "minus the default": _minus_default,
+            "diverged": lambda row: number(row["diverged"]),
+        }
+        name = slug("table-ablation", where, study)
+        tables.append(table_of(name, list(cells.items()), rows, rows, f"{where}: {study}", folded=True))
     return Drawn(tuple(figures), tuple(tables))
+
+
+def _minus_default(row: Data) -> Cell:
+    if row["difference"] is None:
+        return word("default" if row["variant"] == row["reference"] else "-")
+    return interval(_gap(row), signed=True)

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .claims import claims_page
-from .figures import FIGURES, THEMES
+from .drawing import THEMES
+from .figures import FIGURES
 from .findings import Findings, gather, place
 from .goal import goal_page
 from .judged import arms_page, comparisons_page, made_of_page

@@ -16,7 +16,7 @@ from critgrad.lab.stats import Comparison, Interval, judge
 
 from ..protocol.records import Outcome, interval_of
 from .findings import Findings
-from .text import interval, page, probability, table
+from .text import interval, labels, page, probability, table
 
 KINDS = {"adding": "adding the memory (_C)", "damping": "damping (_F)", "on the rival": "damping on the rival"}
 _KIND_OF = {"C": "adding", "F": "damping", "F-rival": "on the rival", "F-tensor": "on the rival"}
@@ -131,19 +131,6 @@ def all_judged(findings: Findings) -> list[Judged]:
 
 # -- as pages ----------------------------------------------------------------------------------------------------------
 
-ABOUT = {
-    "C": "One family of tests: adding the memory on the suite's tasks.",
-    "C-rare": "Classes with few examples (`longtail`), phases that are forgotten (`continual`): tasks that were chosen because "
-    "a search gave something there, and no part of the suite.",
-    "F": "One family of tests: damping with the memory on the suite's tasks.",
-    "F-rare": "As on [the page on adding](adding.md).",
-    "F-rival": "`NAdam_F` and `Nesterov_F`: a search on CIFAR-10 chose them, then they were announced for other tasks, all "
-    "rivals tuned anew. Where the same was asked of a task again (`+`), that stands in the first one's place.",
-    "F-tensor": 'The same with `scope="tensor"`.',
-    "F-rival-rare": "Announced together with the others on these tasks. SGD and SGD with momentum share one `Nesterov_F`: it "
-    "stands twice, against the best of each one's rivals.",
-}
-
 
 def comparison_table(rows: Sequence[Judged], with_name: bool = True) -> str:
     """With everything that a word rests on."""
@@ -172,7 +159,7 @@ def comparisons_page(title: str, kinds: Sequence[str], findings: Findings) -> st
     text = "\nIn short:\n\n" + "".join(f"- {tests.kind}, {tests.where}, {tests.text}\n" for tests in mine.values())
     for name, tests in mine.items():
         head = f"{tests.kind.capitalize()}: {tests.where}"
-        about = ABOUT.get(name, "One family of tests, as it was announced.")
+        about = labels("families").get(name, "One family of tests, as it was announced.")
         text += f"\n## {head}\n\n{about} {tests.text.capitalize()}.\n\n{comparison_table(tests.rows)}"
     for found in replaced(findings):
         if found.kind in kinds:

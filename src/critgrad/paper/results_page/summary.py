@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from ..protocol.records import Outcome
 from .claims import verdicts
 from .figures import tuning_runs
 from .findings import Findings
 from .judged import WORDS, Tests, all_judged, families
 from .nine_tasks import gains_text
-from .text import capital, filled, interval, prose, short, table
+from .text import capital, filled, interval, labels, prose, short, table
 from .twice import rms, twice, without_the_largest
 
 COMMAND = "python -m critgrad.paper.results_page results/*.db.xz --out docs"
 NOTE = f"<!-- Written by: {COMMAND}. Do not edit: change the runs. -->"
-LABELS: Mapping[str, str] = {
-    "C": "adding (`_C`)",
-    "F": "damping (`_F`)",
-    "F-rival": "damping on the rival",
-    "F-tensor": "the same, a memory for each tensor",
-    "C-rare": "adding, where the signal is rare",
-    "F-rare": "damping, where the signal is rare",
-    "F-rival-rare": "damping on the rival, there",
-}
-ALT: Mapping[str, str] = {
-    "learning-rates": "How much base, _C and _F learn at which learning rate, with SGD, SGD with momentum, RMSprop and Adam",
-    "differences": "All announced differences to the best rival by task, with intervals, in % of what is learnt",
-    "gains": "Gain of each _C optimizer over its base: in the paper, at the paper's settings here, and tuned alike",
-}
 
 
 def summary_page(findings: Findings, index: str) -> str:
@@ -46,7 +30,7 @@ def summary_page(findings: Findings, index: str) -> str:
 def picture(name: str) -> str:
     """A figure for light and dark pages."""
     dark = f'<source media="(prefers-color-scheme: dark)" srcset="results/figures/{name}-dark.svg">'
-    return f'<picture>{dark}<img src="results/figures/{name}-light.svg" alt="{ALT[name]}"></picture>'
+    return f'<picture>{dark}<img src="results/figures/{name}-light.svg" alt="{labels("figures")[name]}"></picture>'
 
 
 def _counted(findings: Findings) -> dict[str, str]:
@@ -59,7 +43,7 @@ def _counted(findings: Findings) -> dict[str, str]:
             out |= {f"{name}.all": str(len(tests[name].rows)), f"{name}.kept": _kept(tests[name], luck)}
     rows = [
         [label, str(len(tests[name].rows)), *[str(tests[name].counts[word]) for word in WORDS]]
-        for name, label in LABELS.items()
+        for name, label in labels("rows").items()
         if name in tests
     ]
     if rows:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +92,13 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[st
 def prose(name: str) -> str:
     """A Markdown file that lies beside this one."""
     return (Path(__file__).parent / f"{name}.md").read_text(encoding="utf-8").strip()
+
+
+@cache
+def labels(kind: str) -> dict[str, str]:
+    """What families of tests, their rows in the summary and the figures are called in words."""
+    found: dict[str, str] = json.loads((Path(__file__).parent / "labels.json").read_text(encoding="utf-8"))[kind]
+    return found
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:
