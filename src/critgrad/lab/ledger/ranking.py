@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from .view import RowLike, View
+from .records import Row
+from .view import View
 
 _PER_SEED = ("donor_seed", "seed")
 Group = tuple[str, str, str, str]  # task, optimizer, settings, engine
@@ -33,12 +34,12 @@ class RankedSetting:
     diverged: int
 
 
-def ranking(rows: Sequence[RowLike]) -> dict[Group, list[RankedSetting]]:
+def ranking(rows: Sequence[Row]) -> dict[Group, list[RankedSetting]]:
     """The settings of each (task, optimizer, task settings, engine), best mean validation value first.
 
     Runs that replay a donor's decisions are controls and are left out. A seed counts once, probed or not.
     """
-    groups: dict[Group, dict[str, dict[int, RowLike]]] = {}
+    groups: dict[Group, dict[str, dict[int, Row]]] = {}
     for row in rows:
         trial = row.trial
         if "donor_seed" in trial.hyper:
@@ -50,7 +51,7 @@ def ranking(rows: Sequence[RowLike]) -> dict[Group, list[RankedSetting]]:
     return {group: _ranked(group, settings) for group, settings in sorted(groups.items())}
 
 
-def _ranked(group: Group, settings: Mapping[str, Mapping[int, RowLike]]) -> list[RankedSetting]:
+def _ranked(group: Group, settings: Mapping[str, Mapping[int, Row]]) -> list[RankedSetting]:
     every = [row for by_seed in settings.values() for row in by_seed.values()]
     higher = bool(every[0].summary["higher_is_better"])
     view = View(every, higher)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..stats import Speedup, kaplan_meier, speedup, target_value, time_to_target
-from .view import RowLike, View, number
+from .records import Row
+from .view import View, number
 
 UNITS = ("epochs", "steps", "seconds")
 
@@ -39,7 +40,7 @@ class Reach:
         return kaplan_meier(self.times, self.limits).restricted_mean
 
 
-def target_of(base_tuning: Sequence[RowLike], view: View, fraction: float) -> float | None:
+def target_of(base_tuning: Sequence[Row], view: View, fraction: float) -> float | None:
     """The family's target, from the tuned base's tuning runs; ``None`` where the base has learnt nothing."""
     initial = float(np.median([number(row.summary.get("initial_valid")) for row in base_tuning]))
     try:
@@ -48,7 +49,7 @@ def target_of(base_tuning: Sequence[RowLike], view: View, fraction: float) -> fl
         return None
 
 
-def reach(rows: Sequence[RowLike], target: float, higher_is_better: bool, epochs: int) -> dict[str, Reach]:
+def reach(rows: Sequence[Row], target: float, higher_is_better: bool, epochs: int) -> dict[str, Reach]:
     """The times of an arm in every unit that its rows have. A diverged run has not reached anything: it is censored."""
     in_epochs = [
         None if row.summary.get("diverged") else time_to_target(_curve(row), target, higher_is_better) for row in rows
@@ -68,16 +69,16 @@ def reach(rows: Sequence[RowLike], target: float, higher_is_better: bool, epochs
     return out
 
 
-def _curve(row: RowLike) -> Sequence[float]:
+def _curve(row: Row) -> Sequence[float]:
     return np.asarray(row.curves.get("valid", ()), np.float64).tolist()
 
 
-def _steps_per_epoch(row: RowLike) -> float:
+def _steps_per_epoch(row: Row) -> float:
     epochs, steps = row.summary.get("epochs"), row.summary.get("steps")
     return steps / epochs if epochs and steps and not row.summary.get("diverged") else 0.0
 
 
-def _seconds(rows: Sequence[RowLike], in_epochs: Sequence[float | None]) -> Reach | None:
+def _seconds(rows: Sequence[Row], in_epochs: Sequence[float | None]) -> Reach | None:
     totals = [float(row.curves["seconds"][-1]) for row in rows if not row.summary.get("diverged")]
     if not totals:
         return None

@@ -11,38 +11,26 @@ import numpy as np
 
 from ..run.spec import Trial
 from ..stats import worst_filled
+from .records import Row
 
-
-class RowLike(Protocol):
-    """A ledger's row, as far as it is read here."""
-
-    @property
-    def key(self) -> str: ...
-    @property
-    def trial(self) -> Trial: ...
-    @property
-    def summary(self) -> dict[str, Any]: ...
-    @property
-    def curves(self) -> dict[str, np.ndarray]: ...
-    @property
-    def provenance(self) -> dict[str, Any]: ...
+RowLike = Row  # as the paper's study calls it
 
 
 class Reader(Protocol):
     """A ledger, as far as it is read here."""
 
-    def rows(self, *, task: str | None = None, registration: str | None = None) -> Sequence[RowLike]: ...
+    def rows(self, *, task: str | None = None, registration: str | None = None) -> Sequence[Row]: ...
     def document(self, name: str) -> str | None: ...
 
 
 class View:
     """The finished rows of one experiment. Rows are found by their trials' keys; roles play no part in any number."""
 
-    def __init__(self, rows: Iterable[RowLike], higher_is_better: bool) -> None:
+    def __init__(self, rows: Iterable[Row], higher_is_better: bool) -> None:
         self.rows = {row.key: row for row in rows}
         self.higher_is_better = higher_is_better
 
-    def get(self, trial: Trial) -> RowLike | None:
+    def get(self, trial: Trial) -> Row | None:
         """The row of a trial, if it is done."""
         return self.rows.get(trial.key)
 
@@ -50,7 +38,7 @@ class View:
         """The trials that are not done."""
         return [trial for trial in trials if trial.key not in self.rows]
 
-    def of(self, trials: Iterable[Trial]) -> list[RowLike]:
+    def of(self, trials: Iterable[Trial]) -> list[Row]:
         """The rows of trials that are all done."""
         return [self.rows[trial.key] for trial in trials]
 
@@ -74,7 +62,7 @@ class View:
         known = [value for value in before if math.isfinite(value)]
         return float(np.median(known)) if known else None
 
-    def values(self, rows: Sequence[RowLike], name: str) -> list[float]:
+    def values(self, rows: Sequence[Row], name: str) -> list[float]:
         """``valid`` or ``test`` of each row. A diverged run counts as the worst, and nothing counts worse."""
         found = [number(row.summary.get(name)) for row in rows]
         if self.worst is None:

@@ -1,4 +1,4 @@
-// The recorded runs: unpacking what codec.py packed, and finding the run of a choice. No optimizer is computed here.
+// The recorded runs: unpacking what benchmarks/playground_frames/codec.py packed, and finding the run of a choice. No optimizer is computed here.
 "use strict";
 
 const HEADER = JSON.parse(document.getElementById("header").textContent);
