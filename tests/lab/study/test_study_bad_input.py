@@ -176,7 +176,7 @@ def test_a_bad_task_is_one_line(task: str, words: list[str], tmp_path: Path) -> 
         ("import nothing_like_it", ["cannot be imported", "nothing_like_it"]),
         ("Adam = 3", ["has no class or function 'Adam'"]),
         (
-            "import torch\nclass Adam(torch.optim.Adam):\n    def __init__(self, params, decay, lr=0.1, betas=(0.9, 0.99)): ...",
+            "import torch\nclass Adam(torch.optim.Adam):\n    def __init__(self, params, decay, lr=0.1, betas=(0.9, 0)): ...",
             ["needs decay", "under fixed or search"],
         ),
         (

@@ -26,8 +26,8 @@ EXPECTED = "'module:name', 'file.py:name', or a name of `critgrad optimizers`"
 class Maker:
     """How an arm's optimizer is made.
 
-    ``options`` are those that it takes (``None``: it does not say), ``needed`` those without a default, ``packages`` name what it comes from with versions or
-    hashes, ``local`` says that it comes from the study's own folder.
+    ``options`` are those that it takes (``None``: it does not say), ``needed`` those without a default, ``packages`` name what
+    it comes from with versions or hashes, ``local`` says that it comes from the study's own folder.
     """
 
     text: str

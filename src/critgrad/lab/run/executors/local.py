@@ -175,7 +175,7 @@ class LocalPool(JobExecutor):
             if worker is not None:
                 self._receive(worker)
         for thing in ready:
-            worker = sentinels.get(thing)
+            worker = sentinels.get(thing)  # type: ignore[arg-type]
             if worker is not None:
                 while worker.pipe.poll() and self._receive(worker):
                     pass  # what it had sent in full before it died counts
