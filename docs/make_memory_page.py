@@ -1,25 +1,30 @@
 """Makes docs/which-memory-helps.md and its figures from the ledgers of the studies: ``python docs/make_memory_page.py``.
 
-Every number comes out of studies/memory-*.db.xz; the sentences that depend on a word say which arms have it. ``--out`` names
-another folder than docs (the test compares both, byte for byte).
+Every number comes out of the ledgers under studies/ and of benchmarks/results/cpu_memory_age_mnist.json; the sentences that
+depend on a word say which arms have it. ``--out`` names another folder than docs (the test compares both, byte for byte).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 from critgrad.lab.study.answer import Answer, Claim
 from critgrad.lab.study.runner import report
 from critgrad.lab.words import fixed, skew_interval_text
+from critgrad.paper.results_page.damped import rank_correlation
 from critgrad.paper.results_page.drawing import THEMES, Drawing
-from critgrad.paper.results_page.text import table
+from critgrad.paper.results_page.text import probability, table
 
 DOCS = Path(__file__).parent
 STUDIES = DOCS.parent / "studies"
+AGES = DOCS.parent / "benchmarks" / "results" / "cpu_memory_age_mnist.json"
 PAGE = "which-memory-helps.md"
 
 
@@ -40,6 +45,9 @@ SHOWN = (
     Shown("memory-mnist", "MNIST, an MLP (`mnist-mlp`)", "points", -1.5, 1.5, 0.5),
     Shown("memory-digits", "digits, an MLP (`digits-mlp`)", "points", -2.5, 2.5, 0.5),
 )
+
+UNTRIED = ("digits", "mnist", "gpt")  # studies/untried
+A_SUM = 0.95  # the share of a step that must be a sum of gradients for its age to mean something
 
 # Arm: name, stored, admitted, used.
 FRAME: Mapping[str, tuple[str, str, str, str]] = {
@@ -163,7 +171,7 @@ def runs_of(answer: Answer) -> int:
     return sum(len(r.trials) + len(r.reports) for arm in answer.arms.values() for r in arm.replicates)
 
 
-def values(answers: Mapping[str, Answer]) -> dict[str, str]:
+def values(answers: Mapping[str, Answer], untried: Mapping[str, Answer], aged: Mapping[str, Any]) -> dict[str, str]:
     """What the page's text has from the ledgers."""
     out: dict[str, str] = {"results": results(answers), "frame": frame()}
     for shown, answer in zip(SHOWN, answers.values()):
@@ -175,12 +183,68 @@ def values(answers: Mapping[str, Answer]) -> dict[str, str]:
             f"{short}_replicates": str(answer.planned),
             f"{short}_runs": f"{runs_of(answer):,}",
             f"{short}_figure": picture(shown),
+            f"{short}_ends": listed(near_ends(answer)),
         }
     gpt, mnist = answers["memory-pycode-gpt"], answers["memory-mnist"]
     won = [claim.difference for claim in mnist.claims if claim.word == "better"]
     out |= {"least": f"{min(won):.1f}", "most": f"{max(won):.1f}", "mnist_names": with_word(mnist, "better", False)}
     out |= {"damped": measured(claim_of(gpt, "adamw_f")), "trials": str(gpt.trials)}
-    return out
+    for name, answer in untried.items():
+        alone = len(answer.claims) == 1
+        said = [measured(claim) if alone else f"{claim.arm} {measured(claim)}" for claim in answer.claims]
+        out |= {f"tried_{name}": "; ".join(said), f"tried_{name}_n": str(answer.planned)}
+    return out | age_values(aged, mnist)
+
+
+def near_ends(answer: Answer) -> list[str]:
+    """Options whose choice lay in an outer tenth of their range in more than a third of the replicates."""
+    return [
+        f"{name_of(arm.name)}'s `{option}` {count} of {answer.planned}"
+        for arm in answer.arms.values()
+        for option, count in arm.near_end.items()
+        if count > answer.planned / 3
+    ]
+
+
+# -- ages --------------------------------------------------------------------------------------------------------------
+
+
+def middle(aged: Mapping[str, Any], arm: str, name: str) -> float:
+    return median(run[name] for run in aged["arms"][arm])
+
+
+def age_values(aged: Mapping[str, Any], mnist: Answer) -> dict[str, str]:
+    """The table of ages and cosines, and whether they go with the differences on MNIST."""
+    known = {
+        arm: {name: middle(aged, arm, name) for name in ("age", "agrees", "gradient", "explained")} for arm in FRAME
+    }
+    summed = {arm: seen for arm, seen in known.items() if seen["explained"] >= A_SUM}
+    rows = [
+        [
+            name_of(arm),
+            fixed(seen["age"], 1) if arm in summed else "-",
+            *(fixed(seen[name], 2) for name in ("agrees", "gradient")),
+        ]
+        for arm, seen in known.items()
+    ]
+    heads = ("optimizer", "age, steps", "cosine of the step", "of the last gradient")
+    out = {"ages": table(heads, rows), "age_runs": str(len(aged["arms"]["adamw"])), "age_machine": aged["machine"]}
+    won = {claim.arm: claim.difference for claim in mnist.claims}
+    for name, arms in (("age", [arm for arm in won if arm in summed]), ("agrees", [*won])):
+        r, p = rank_correlation([known[arm][name] for arm in arms], [won[arm] for arm in arms])
+        low, high = around(r, len(arms))
+        out[f"r_{name}"] = f"{fixed(r, 2, '+')} ({fixed(low, 2, '+')} to {fixed(high, 2, '+')}; p {probability(p)})"
+        out[f"n_{name}"] = str(len(arms))
+    gaining = [summed[claim.arm]["age"] for claim in mnist.claims if claim.word == "better" and claim.arm in summed]
+    others = [seen["age"] for seen in summed.values() if seen["age"] not in gaining]
+    out |= {"youngest": fixed(min(others), 0), "oldest": fixed(max(others), 0)}
+    return out | {"gaining_ages": listed([fixed(age, 0) for age in gaining])}
+
+
+def around(r: float, n: int) -> tuple[float, float]:
+    """The 95 % interval of a rank correlation (Fieller, Hartley and Pearson 1957)."""
+    half = 1.96 * math.sqrt(1.06 / (n - 3))
+    return math.tanh(math.atanh(r) - half), math.tanh(math.atanh(r) + half)
 
 
 def frame() -> str:
@@ -188,7 +252,7 @@ def frame() -> str:
 
 
 # What the sentences of the page rest on. Other words ask for other sentences.
-RESTS_ON = {
+RESTS_ON: Mapping[tuple[str, str], set[str]] = {
     ("memory-pycode-gpt", "better"): set(),
     ("memory-pycode-gpt", "worse"): {"adamw_c", "adam_cm"},
     ("memory-mnist", "better"): {"nadamw", "schedulefree", "muon", "muon_f"},
@@ -196,6 +260,9 @@ RESTS_ON = {
     ("memory-mnist", "open"): set(),
     ("memory-digits", "better"): set(),
     ("memory-digits", "worse"): set(),
+    ("digits", "open"): {"grow", "extrapolate", "agree"},
+    ("mnist", "same"): {"grow"},
+    ("gpt", "open"): {"grow"},
 }
 
 
@@ -210,10 +277,11 @@ TEXT = """# Which memory helps?
 
 <!-- Written by: python docs/make_memory_page.py. Do not edit: change the studies. -->
 
-**On a small GPT none of six memories is better than a tuned AdamW, and adding old gradients does great harm.** There
-{pycode_worse} are worse, in nats; the other four are open. On MNIST {mnist_names}
-gain {least} to {most} points on the better of AdamW and Nesterov's AdamW, and adding gradients loses; on the digits nothing is
-better or worse. Two of the five studies have not been run yet ([missing](#what-is-missing)).
+In short: **on a small GPT none of six memories is better than a tuned AdamW; adding old gradients does great harm.** There
+{pycode_worse} are worse, in nats; the other four are open. On MNIST {mnist_names} gain {least} to {most} points on the
+better of AdamW and Nesterov's AdamW, and adding gradients loses; on the digits nothing is better or worse. What the gainers
+have in common was looked for and not found; three new uses of a memory gained nothing. Two of five studies are
+[missing](#what-is-missing).
 
 Each optimizer is held against the better of AdamW and Nesterov's AdamW, chosen in each replicate by validation. A replicate is
 a whole search ({trials} points of learning rate and at most one option) on a fresh seed, then one run of the best on
@@ -259,16 +327,29 @@ claims ten replicates do not show it.
 
 ## What those that gain have in common
 
-Little that has been measured. None of the four that gain on MNIST adds stored gradients to its step: NAdamW counts the newest
-once more, Muon changes the shape of the step (`Muon_F` shortens it, too), schedule-free averages weights. `AdamW_C`, which
-loses twice, does add them. How much of `Adam_CM`'s loss its stored momenta make is not known: its control was not run on the
-GPT. Whether the mean age of what enters a step explains any of this, or its cosine with the next gradient, has **not been
-measured on these tasks yet**:
+None of the four that gain on MNIST adds stored gradients to its step: NAdamW counts the newest once more, Muon changes the
+shape of the step (`Muon_F` shortens it, too), schedule-free averages weights. `AdamW_C`, which loses twice, does add them. How
+much of `Adam_CM`'s loss its stored momenta make is not known: its control was not run on the GPT.
 
-```sh
-python benchmarks/memory_age.py studies/memory-mnist.toml
-python benchmarks/memory_age.py studies/memory-pycode-gpt.toml --device cuda
-```
+Is it the age of what enters a step, or whether the step points where the next gradient does? Measured on MNIST
+({age_machine}), each arm as its search chose in the first {age_runs} replicates, with the seeds of their reports; medians.
+A step before its division is written as a weighted sum of all gradients so far: *age* is their mean age. A dash: less than 95 %
+of it is such a sum. Cosines are with the next gradient.
+
+{ages}
+**Neither is shown to tell who gains.** The gainers that have an age are {gaining_ages} steps old, the others {youngest} to
+{oldest}; no step points where the next gradient does. Rank correlation with the difference on MNIST, with its 95 % interval:
+age {r_age}, {n_age} claims; cosine {r_agrees}, {n_agrees} claims. So few show only a strong link.
+
+## A place that nobody has taken
+
+Three uses of `critgrad.Memory` that no row of the frame has, on AdamW, under warm-up and cosine (`studies/untried`): the mean
+of what is held is added with a share that *grows* as the schedule falls; the step *extrapolates* away from that mean; entries
+that do not *agree* with it in sign are damped. The digits were to choose. Points, {tried_digits_n} replicates: {tried_digits};
+all open. `grow` led, and had two studies on tasks that had not chosen it. It is not better:
+
+- MNIST, {tried_mnist_n} replicates: same, {tried_mnist} points;
+- a tiny GPT on synthetic text, {tried_gpt_n} replicates: open, {tried_gpt} nats.
 
 ## Advice
 
@@ -286,8 +367,9 @@ python benchmarks/memory_age.py studies/memory-pycode-gpt.toml --device cuda
   them wide.
 - MNIST was begun with other ranges on the same day. Those of some arms did not reach low enough; the runs (966 of 1,020, never
   finished) were thrown away before their verdict was looked at, and the ranges of all arms moved. The published runs are all
-  new, with the seed that the file had before. They were made in two sittings, 387 and 633.
-- AggMo has no weight decay here. On MNIST Muon chose its momentum near an end of the range in 5 of 10 replicates.
+  new, with the seed that the file had before. They were made in two sittings, 387 and 633; the GPT's too, 232 and 152.
+- AggMo has no weight decay here. Chosen in an outer tenth of the range in more than a third of the replicates: on the GPT
+  {pycode_ends}; on MNIST {mnist_ends}; on the digits {digits_ends}.
 
 ## What is missing
 
@@ -297,12 +379,16 @@ The GPT took 14 minutes of an H200 with 8 processes; MNIST 7 and the digits 2 on
 |---|--:|--:|
 | `cifar10-resnet`, 8 processes | 384 | 15 |
 | `wikitext2-lstm@b420`, 4 processes | 384 | 29 to 51 |
-| ages and cosines of the GPT's eight arms | 8 | not timed |
+| ages and cosines of the GPT's eight arms | 24 | not timed |
 
 ```sh
 critgrad study run studies/memory-cifar10-resnet.toml --device cuda --workers 8 --ledger memory-cifar10-resnet.db
 critgrad study run studies/memory-wikitext2.toml --device cuda --workers 4 --ledger memory-wikitext2.db
+python benchmarks/memory_age.py studies/memory-pycode-gpt.toml --ledger studies/memory-pycode-gpt.db.xz \\
+  --replicates 3 --device cuda
 ```
+
+How to bring the data, and how to go on in several calls: `studies/README.md`.
 
 Every number comes from a published ledger; this gives the full page of a study, with every trial:
 
@@ -310,17 +396,23 @@ Every number comes from a published ledger; this gives the full page of a study,
 critgrad study report studies/memory-pycode-gpt.toml --ledger studies/memory-pycode-gpt.db.xz
 critgrad study report studies/memory-mnist.toml --ledger studies/memory-mnist.db.xz
 critgrad study report studies/memory-digits.toml --ledger studies/memory-digits.db.xz
+python benchmarks/memory_age.py studies/memory-mnist.toml --ledger studies/memory-mnist.db.xz --replicates 3 --every 100
+critgrad study report studies/untried/mnist.toml --ledger studies/untried/mnist.db.xz     # digits, gpt
 ```
 """
 
 
+def answer_of(name: str) -> Answer:
+    return report(STUDIES / f"{name}.toml", ledger=STUDIES / f"{name}.db.xz")
+
+
 def write(out: Path) -> list[Path]:
     """Write the page and its figures; what was written."""
-    answers = {
-        shown.file: report(STUDIES / f"{shown.file}.toml", ledger=STUDIES / f"{shown.file}.db.xz") for shown in SHOWN
-    }
-    require_words(answers)
-    files = {PAGE: TEXT.format_map(values(answers))}
+    answers = {shown.file: answer_of(shown.file) for shown in SHOWN}
+    untried = {name: answer_of(f"untried/{name}") for name in UNTRIED}
+    require_words(answers | untried)
+    aged = json.loads(AGES.read_text(encoding="utf-8"))
+    files = {PAGE: TEXT.format_map(values(answers, untried, aged))}
     for shown in SHOWN:
         drawn = forest(answers[shown.file], shown)
         files |= {f"images/{shown.file}-{theme}.svg": drawn.svg(theme) for theme in THEMES}

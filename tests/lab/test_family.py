@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -9,6 +11,7 @@ from torch import nn
 import critgrad
 from critgrad.lab.errors import MissingPackageError
 from critgrad.lab.run.spec import Trial
+from critgrad.lab.study.optimizers import maker_of
 from critgrad.lab.train import family
 from critgrad.lab.train.bases import Lion, Muon
 from critgrad.lab.train.loop import train
@@ -367,3 +370,26 @@ def test_the_memory_is_one_over_all_groups():
         return made
 
     torch.testing.assert_close(walked(make(True)), walked(make(False)), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("use", ["grow", "extrapolate", "agree"])
+def test_what_was_tried_without_a_share_is_adamw(use):
+    found = maker_of("recalling.py:Recalling", Path(__file__).parents[2] / "studies" / "untried")
+
+    def make(share):
+        values = {"lr": LR, "use": use, "share": share, "topC": 3, **ADAMW}
+        return lambda params: Falling(found.build(params, values))
+
+    torch.testing.assert_close(walked(make(0.0)), walked(lambda params: Falling(of("AdamW", **ADAMW)(params))))
+    assert (walked(make(0.5)) - walked(make(0.0))).abs().max() > 1e-3
+
+
+class Falling:
+    """An optimizer whose learning rate falls."""
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    def step(self):
+        self.optimizer.step()
+        self.optimizer.param_groups[0]["lr"] *= 0.8
