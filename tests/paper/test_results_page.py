@@ -96,29 +96,24 @@ def test_readme_says_what_the_ledgers_say(published: Findings) -> None:
     adding, damping = tests["C"], tests["F"]
     assert f"{adding.counts['better']} of {len(adding.rows)} comparisons, worse in {adding.counts['worse']}" in text
     luck = rms(twice(published))
-    kept = {
-        of.kind: [one for one in of.rows if one.row.verdict != "same" and one.survives(luck)]
-        for of in (adding, damping)
-    }
-    words = {kind: Counter(one.row.verdict for one in rows) for kind, rows in kept.items()}
-    assert f"({words['adding']['worse']} with intervals {luck:.1f} times as wide)" in text
-    assert (words["damping"]["better"], words["damping"]["worse"]) == (2, 8)  # the wider ones change none of these
-    assert f"damping better in {damping.counts['better']}, worse in {damping.counts['worse']}" in text
-    assert len(damping.rows) == len(adding.rows)
+    counted = f"damping better in {damping.counts['better']} of {len(damping.rows)}, worse in {damping.counts['worse']}"
+    assert counted in text
+    assert all(one.survives(luck) for one in damping.rows if one.row.verdict in ("better", "worse"))
 
     def lost(name: str) -> list[float]:
         return sorted(-found.row.difference for found in adding.rows if found.outcome.name == name)
 
     penn, cifar = lost("ptb-lstm@b420"), lost("cifar10-convnet")
-    assert f"lost {penn[0]:.0f} to {penn[-1]:.0f} perplexities on Penn Treebank" in text
+    assert f"Penn Treebank: adding lost {penn[0]:.0f} to {penn[-1]:.0f} perplexities" in text
     assert f"at batch 420, at most {max(-row.row.difference for row in tests['C-ptb-lstm+paper'].rows):.0f} at" in text
     assert f"lost {cifar[0]:.1f} to {cifar[-1]:.1f} points" in text
     lstms = Counter(found.row.verdict for found in damping.rows if "lstm" in found.outcome.name)
     assert set(lstms) == {"same", "open"}
-    assert f"on four tasks: {lstms['same']} same, {lstms['open']} open" in text
+    assert sum(lstms.values()) == 8
+    assert f"in eight comparisons: {lstms['same']} same, {lstms['open']} open" in text
     asked = outcomes["cifar10-convnet+rival"]
     (found,) = [one for one in tests["F-rival"].rows if one.outcome is asked and one.row.family == "Adam_F-rival"]
-    assert f"gained {found.row.difference:.1f} ± {found.difference.half_width:.1f} on its best rival" in text
+    assert f"gained {found.row.difference:.1f} ± {found.difference.half_width:.1f} on the best rival" in text
     assert found.survives(luck)
     assert _rounded(asked, "Adam", "F-rival", "rival") == (0.5, 0.5)
     assert "0.5 ± 0.5 on NAdam" in text
@@ -141,12 +136,13 @@ def test_readme_says_what_the_ledgers_say(published: Findings) -> None:
     assert f"above its base in {there} of {len(gains)} pairs; tuned alike, in {tuned}" in text
     assert f"moved {luck:.1f} times" in text
     gpt = {claim.arm: claim for claim in _claims_of_the_small_gpt()}
-    added, momenta = gpt.pop("adamw_c"), gpt.pop("adam_cm")
-    assert (added.word, momenta.word, {claim.word for claim in gpt.values()}) == ("worse", "worse", {"open"})
+    added = gpt["adamw_c"]
+    assert len(gpt) == 6
+    assert "better" not in {claim.word for claim in gpt.values()}
+    assert (added.word, gpt["adamw_f"].word) == ("worse", "open")
     assert f"`AdamW_C` worse by {-added.difference:.2f} nats ({-added.high:.2f} to {-added.low:.2f})" in text
-    assert f"(`Adam_CM`) by {-momenta.difference:.2f} ± {(momenta.high - momenta.low) / 2:.2f}" in text
-    assert set(gpt) == {"adamw_f", "ademamix", "mars", "cautious"}
-    assert "damping, AdEMAMix, MARS and Cautious open" in text
+    assert "none of six memories is better" in text
+    assert "damping open" in text
 
 
 def _claims_of_the_small_gpt() -> tuple[Claim, ...]:
