@@ -1,6 +1,6 @@
 """Makes docs/which-memory-helps.md and its figures from the ledgers of the studies: ``python docs/make_memory_page.py``.
 
-Every number comes out of the ledgers under studies/ and of benchmarks/results/cpu_memory_age_mnist.json; the sentences that
+Every number comes out of the ledgers under studies/ and of benchmarks/results/memory_age/cpu_mnist.json; the sentences that
 depend on a word say which arms have it. ``--out`` names another folder than docs (the test compares both, byte for byte).
 """
 
@@ -24,7 +24,7 @@ from critgrad.paper.results_page.text import probability, table
 
 DOCS = Path(__file__).parent
 STUDIES = DOCS.parent / "studies"
-AGES = DOCS.parent / "benchmarks" / "results" / "cpu_memory_age_mnist.json"
+AGES = DOCS.parent / "benchmarks" / "results" / "memory_age" / "cpu_mnist.json"
 PAGE = "which-memory-helps.md"
 
 
