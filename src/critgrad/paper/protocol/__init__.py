@@ -6,7 +6,7 @@ A track is a pure function of the ledger. ``fair("digits-mlp").plan(ledger)`` gi
 
 from .arms import ARMS, FAMILIES, PAPER, FairArm
 from .defaults import Defaults, chosen_hyper, load_defaults, write_defaults
-from .outcome import suite, suite_table, tables
+from .outcome import SuiteRow, suite, suite_table, tables
 from .records import ArmResult, Decomposition, Outcome
 from .registration import Registration, find, load, registered
 from .tracks import Fair, PaperTrack, Track, fair, paper_best, paper_grid
@@ -23,6 +23,7 @@ __all__ = [
     "Outcome",
     "PaperTrack",
     "Registration",
+    "SuiteRow",
     "Track",
     "chosen_hyper",
     "fair",
