@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
@@ -421,6 +422,9 @@ def _run(args: Namespace) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; what a user can put right is one line on standard error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a screen without a letter must not cost the verdict
     args = parse(argv)
     if args.command is None:
         print(guide(), end="")

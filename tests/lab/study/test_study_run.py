@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from study_helpers import FILE, LOOP, PIECES, arms, call, keys, made, run, write
+from study_helpers import FILE, LOOP, PIECES, arms, call, keys, made, process, run, write
 
 from critgrad.lab import study
 from critgrad.lab.ledger import Ledger
@@ -339,6 +339,17 @@ def test_check_tells_the_plan_and_writes_nothing(tmp_path: Path) -> None:
     assert "12 runs to make" in out
     assert "2 replicates are too few for 1 claim, at least 6 are needed" in out
     assert "arms.adam fails at its first steps" not in out
+
+
+def test_a_screen_that_knows_few_letters_does_not_cost_the_verdict(tmp_path: Path) -> None:
+    path = write(tmp_path, file=FILE.replace("[arms.adam]", '[arms."ädäm"]').replace('arm = "adam"', 'arm = "ädäm"'))
+    run(path)
+    found = process("study", "report", path, "--json", tmp_path / "answer.json", PYTHONIOENCODING="ascii")
+    out, err = found.communicate(timeout=240)
+    assert found.returncode == 0, err
+    assert "?d?m against sgd is open" in out
+    assert json.loads((tmp_path / "answer.json").read_text(encoding="utf-8"))["claims"][0]["arm"] == "ädäm"
+    assert (tmp_path / "report.html").exists()
 
 
 def test_a_packed_ledger_gives_the_same_answer(tmp_path: Path) -> None:
