@@ -29,6 +29,7 @@ def fill(store: Store, olds: Sequence[State], together: bool, known: Iterable[Bl
         check_state(part.param, old)
     keep = _take_over_tables(store, olds)
     of = {part.param: (part, old) for part, old in zip(store.parts, olds)}
+    exact: set[Part] = set()  # whose slots hold, bit for bit, what the state held
     for block in known if keep is None else ():
         if all(_is_still(part, of) for part in block.parts):
             here = [of.pop(before.param)[0] for before in block.parts]
@@ -36,11 +37,12 @@ def fill(store: Store, olds: Sequence[State], together: bool, known: Iterable[Bl
                 part.start = before.start
                 part.tensors = {key: before.tensors[key] for key in (SLOTS, SCALE, SUM) if key in before.tensors}
             store.blocks.append(Block(here, block.slots, block.sum))
+            exact.update(here)
     for parts in _shares([part for part, _ in of.values()], together and not store.by_tensor):
-        store.blocks.append(_make_block(parts, [of[part.param][1] for part in parts], keep))
+        store.blocks.append(_make_block(parts, [of[part.param][1] for part in parts], keep, exact))
     store.blocks.sort(key=lambda block: block.number)
     if store.damps:
-        store.gram = _take_over_gram(store, olds)
+        store.gram = _take_over_gram(store, olds, keep is None, exact)
     for part in store.parts:
         part.tensors.update({key: table[part.row] for key, table in store.tables().items()})
         if store.gram is not None and part.damps:
@@ -72,14 +74,13 @@ def _shares(parts: list[Part], together: bool) -> Iterable[list[Part]]:
     return shares.values()
 
 
-def _make_block(parts: list[Part], olds: list[State], keep: Tensor | None) -> Block:
+def _make_block(parts: list[Part], olds: list[State], keep: Tensor | None, exact: set[Part]) -> Block:
     """Slots and sums for these parts, with what the state holds of them: as it lies, copied bit for bit, or brought over."""
     alone = len(parts) == 1
     buffer = None if alone else _one_buffer(parts)
     if alone:
         parts[0].tensors = _own_tensors(parts[0])
     doubtful = False
-    exact: set[Part] = set()  # whose slots hold, bit for bit, what the state held
     for part, old in zip(parts, olds):
         mine = part.tensors
         if keep is None and all(_same_values(old.get(key), mine[key]) for key in (SLOTS, SCALE) if key in mine):
@@ -265,19 +266,26 @@ def strongest(priority: Tensor, born: Tensor, count: int, by_age: bool) -> Tenso
     return order[..., :count].sort(-1).values
 
 
-def _take_over_gram(store: Store, olds: Sequence[State]) -> Tensor:
-    """The Gram matrix of the old state, or, where that is missing or not of the slots as they are, a new one made from them."""
+def _take_over_gram(store: Store, olds: Sequence[State], same_count: bool, exact: set[Part]) -> Tensor:
+    """The Gram matrix of the old state, or, where that is missing or doubtful, a new one made from the slots."""
     gram = torch.zeros(store.rows, store.topC, store.topC, dtype=torch.float64, device=store.device)
+    trusted = same_count
     for part, old in zip(store.parts, olds):
+        if SLOTS not in old:
+            continue  # a newcomer: its zero slots change no inner product
         was = old.get(GRAM)
-        if part.damps and was is not None and (was.shape, was.dtype) == (gram.shape[1:], gram.dtype):
+        if not part.damps:
+            trusted &= was is None  # it used to damp: the others' matrix still counts it
+        elif was is None or was.shape != gram.shape[1:] or was.dtype != gram.dtype or part not in exact:
+            trusted = False
+        else:
             gram[part.row] = local(was).to(store.device)
     if gram.is_meta:
         return gram  # there are no numbers to doubt
     waits = pending(gram)
     unknown = waits[..., :, None] | waits[..., None, :]
     as_left = torch.equal(~torch.isfinite(gram), unknown) and bool((waits.sum(-1) <= 1).all())
-    return gram if as_left and is_of_these_slots(gram, store) else gram_from_slots(store)
+    return gram if trusted and as_left and is_of_these_slots(gram, store) else gram_from_slots(store)
 
 
 def check_state(param: Tensor, state: State) -> None:
