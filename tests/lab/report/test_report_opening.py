@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import report_helpers as helpers
 from report_helpers import data_of
 
 from critgrad.lab.stats import Interval, Pair, judge
@@ -73,3 +74,13 @@ def test_two_seeds_have_no_interval_in_any_figure_of_the_paper(seeds, drawn):
     part = Decomposition("SGD", "C", (Term("delay", "C", "base", found),), found)
     (figure,) = decomposition_figures("toy", "accuracy", "%", [part])
     assert [low is not None for low in figure.series[0].low] == [drawn, drawn]
+
+
+@pytest.mark.parametrize("seeds, drawn", [(2, False), (3, True)])
+def test_two_seeds_have_no_interval_where_arms_stand_beside_their_base(tmp_path, monkeypatch, seeds, drawn):
+    monkeypatch.setattr(helpers, "SEEDS", seeds)
+    helpers.comparison(tmp_path / "runs.db")
+    figures = [f for f in build(AnnouncedSource(tmp_path / "runs.db")).figures if "too few" in f.caption or drawn]
+    beside = [f for f in figures if f.id.startswith(("improvement", "acceleration"))]
+    assert {f.id.split("-")[0] for f in beside} == {"improvement", "acceleration"}
+    assert all(any(low is not None for low in f.series[0].low) == drawn for f in beside)

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
+from ..words import FEWEST_FOR_INTERVAL
 from .palette import PLAIN, Ink, Style
 
 Number: TypeAlias = float | None
@@ -118,6 +119,28 @@ class Figure:
 def clean(values: Iterable[Number]) -> list[Number]:
     """Six digits are enough for an eye; what is not finite is not drawn."""
     return [None if v is None or not math.isfinite(v) else float(f"{v:.6g}") for v in values]
+
+
+class Ends(Protocol):
+    """What an interval is drawn from."""
+
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+    @property
+    def n(self) -> int: ...
+
+
+def whiskers(found: Sequence[Ends]) -> tuple[list[Number], list[Number]]:
+    """The ends that are drawn: of two values, whose interval says nothing, none."""
+    known = [(each.low, each.high) if each.n >= FEWEST_FOR_INTERVAL else (None, None) for each in found]
+    return clean(low for low, _ in known), clean(high for _, high in known)
+
+
+def whisker_words(found: Sequence[Ends], what: str = "95 % t-interval") -> str:
+    """What a caption says of them."""
+    return what if any(each.n >= FEWEST_FOR_INTERVAL for each in found) else "too few for intervals"
 
 
 def spans_decades(values: Iterable[Number]) -> bool:

@@ -23,6 +23,8 @@ from .figure import (
     over_epochs,
     slug,
     value_axis,
+    whisker_words,
+    whiskers,
     without_far,
 )
 from .palette import GREY, Style, style_of
@@ -153,22 +155,22 @@ def acceleration_figures(panel: Panel) -> list[Figure]:
             continue
         found = [speedup for _, speedup in rows]
         values = [_ratio(one.ratio_low, one.ratio_high) for one in found]
-        low = [one.low if one.low > 0 else None for one in found]
-        high = [one.high if math.isfinite(one.high) else None for one in found]
+        low, high = whiskers(found)
+        low = [end if end and end > 0 else None for end in low]  # the axis is logarithmic
         bars = Bars(
             "times sooner",
             _labels([arm for arm, _ in rows]),
             clean(values),
             [_panel_style(panel, arm).ink for arm, _ in rows],
             [1.0] * len(rows),
-            clean(low),
-            clean(high),
+            low,
+            high,
             [_MARKS[one.bound] for one in found],
             [one.text.replace("at least ", "≥ ").replace("at most ", "≤ ").replace("x", "×") for one in found],
         )
         axis = value_axis("times sooner than the base (epochs, median)", [1.0, *values, *low, *high], log=True)
-        caption = "bar: median ratio of epochs to target; whisker: 95 % bootstrap interval; ▶ at least, ◀ at most: "
-        caption += "some runs never reached the target"
+        caption = f"bar: median ratio of epochs to target; {whisker_words(found, 'whisker: 95 % bootstrap interval')}; "
+        caption += "▶ at least, ◀ at most: some runs never reached the target"
         out.append(_by_arm(panel, family, "acceleration", "acceleration", axis, bars, caption, 1.0))
     return out
 
@@ -217,14 +219,13 @@ def improvement_figures(panel: Panel) -> list[Figure]:
             "paired difference",
             _labels([arm for arm, _ in rows]),
             clean(c.difference for c in found),
-            clean(c.low for c in found),
-            clean(c.high for c in found),
+            *whiskers(found),
             [_panel_style(panel, arm) for arm, _ in rows],
             [_words(c) for c in found],
         )
         unit = f" ({panel.unit})" if panel.unit else ""
         points, axis = without_far(points, f"improvement over the base{unit}; right is better")
-        caption = f"mean paired difference on {found[0].n} seeds, 95 % t-interval; descriptive, not corrected"
+        caption = f"mean paired difference on {found[0].n} seeds, {whisker_words(found)}; descriptive, not corrected"
         caption += arrows_text(axis)
         what = f"test {panel.metric} against the base"
         out.append(_by_arm(panel, family, "improvement", what, axis, points, caption, 0.0))

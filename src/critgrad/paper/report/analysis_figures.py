@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from critgrad.lab.report.drawn import Data, Drawn
-from critgrad.lab.report.figure import Bars, Figure, FigureAxis, Line, Points, Series, clean, slug, value_axis
+from critgrad.lab.report.figure import Bars, Figure, FigureAxis, Line, Points, Series, clean, slug, value_axis, whiskers
 from critgrad.lab.report.palette import EFFECTS, GREY, PAPER, style_of
 from critgrad.lab.report.table import Table, number, shown, table_of, word
 from critgrad.lab.words import interval_text
@@ -14,7 +14,7 @@ from critgrad.lab.words import interval_text
 from ..protocol.paper_values import RUN_TIME_TOPC
 from ..protocol.records import Decomposition
 from .inside_figures import damping, norms, staleness
-from .study_figures import ablation, convex, noise, sensitivity, whiskers
+from .study_figures import ablation, convex, noise, sensitivity
 from .verdict_tables import columns
 
 

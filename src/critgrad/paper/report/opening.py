@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from critgrad.lab.report.figure import Figure, FigureAxis, Points, clean, without_far
+from critgrad.lab.report.figure import Figure, FigureAxis, Points, clean, whisker_words, without_far
 from critgrad.lab.report.outcome_figures import curve_figures
 from critgrad.lab.report.palette import LOSS, PLAIN, WIN, Style
 from critgrad.lab.report.panels import Panel
@@ -119,7 +119,7 @@ def _forest(rows: Sequence[Comparison], units: dict[str, str]) -> Figure:
     more = f"; the first {LARGEST} of {len(rows)}" if len(rows) > LARGEST else ""
     seeds = sorted({row.n for row in shown})
     count = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    band = "95 % t-interval" if any(drawn) else "too few for intervals"
+    band = whisker_words(shown)
     band += " (its half width is 1); the table below names the rivals" if scaled else ""
     title = "Every comparison at once" if scaled else f"{shown[0].task}: every comparison at once"
     return Figure(

@@ -10,19 +10,20 @@ from critgrad.lab.report.figure import (
     FigureAxis,
     Heat,
     Line,
-    Number,
     Points,
     arrows_text,
     clean,
     over_epochs,
     slug,
     value_axis,
+    whisker_words,
+    whiskers,
     without_far,
 )
 from critgrad.lab.report.palette import style_of
 from critgrad.lab.report.table import Cell, Table, interval, number, shown, table_of, word
 from critgrad.lab.stats import Interval
-from critgrad.lab.words import FEWEST_FOR_INTERVAL, interval_text
+from critgrad.lab.words import interval_text
 
 
 def sensitivity(data: Data, where: str) -> Drawn:
@@ -152,12 +153,6 @@ def _gap(row: Data) -> Interval:
     return Interval(found["mean"], bound(found["low"], -1), bound(found["high"], 1), row["runs"])
 
 
-def whiskers(found: Sequence[Interval]) -> tuple[list[Number], list[Number]]:
-    """The ends that are drawn: of two values, whose interval says nothing, none."""
-    known = [(each.low, each.high) if each.n >= FEWEST_FOR_INTERVAL else (None, None) for each in found]
-    return clean(low for low, _ in known), clean(high for _, high in known)
-
-
 def ablation(data: Data, where: str) -> Drawn:
     figures, tables = [], []
     for study, rows in data["studies"].items():
@@ -178,7 +173,6 @@ def ablation(data: Data, where: str) -> Drawn:
                 ],
             )
             points, axis = without_far(points, "improvement over the default; right is better")
-            band = "95 % t-interval" if any(gap.n >= FEWEST_FOR_INTERVAL for gap in found) else "too few for intervals"
             usual = ", ".join(dict.fromkeys(f"{row['reference']} for {row['optimizer']}" for row in varied))
             figures.append(
                 Figure(
@@ -187,7 +181,7 @@ def ablation(data: Data, where: str) -> Drawn:
                     axis,
                     FigureAxis("", labels=tuple(labels)),
                     (points,),
-                    f"paired difference, {band}; default: {usual}{arrows_text(axis)}",
+                    f"paired difference, {whisker_words(found)}; default: {usual}{arrows_text(axis)}",
                     reference=0.0,
                     rows=len(labels),
                 )
