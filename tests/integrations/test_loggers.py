@@ -85,6 +85,7 @@ def test_wandb_logs_offline(tmp_path, monkeypatch):
     run = wandb.init(project="critgrad-test", dir=str(tmp_path))
     said = log_memory(optimizer(), 3, loggers.to_wandb(run), loggers.to_wandb())
     run.finish()
+    wandb.teardown()  # its other process writes the file, and may not have done so before it ends
     (written,) = tmp_path.rglob("*.wandb")
     record = written.read_bytes()
     assert all(name.encode() in record for name in said)
