@@ -74,7 +74,7 @@ def test_a_setting_replaces_the_task_s_own_and_a_bank_has_none():
     assert rates == pytest.approx([0.1 * (1 - step / len(rates)) for step in range(len(rates))])
     with pytest.raises(LabError, match="Invalid schedule for a bank"):
         run_bank([trial.replace(engine="bank")])
-    with pytest.raises(LabError, match="Invalid warmup: -1"):
+    with pytest.raises(LabError, match="Invalid warmup of digits-mlp: -1, expected a number >= 0"):
         task_of("digits-mlp", {"warmup": -1})
 
 
