@@ -47,7 +47,7 @@ def test_a_registration_names_the_metric_and_direction_of_its_task(task: str):
 def test_the_file_gives_back_what_was_written_and_its_hash_depends_on_every_value(tmp_path: Path):
     r = registration(rungs=(Rung(4, seeds=1),), notes={"why": "because"})
     path = tmp_path / "toy.json"
-    path.write_text(r.dumps())
+    path.write_text(json.dumps(r.to_dict()))
     assert load(path) == r
     assert load(path).hash == r.hash
     for change in (
@@ -138,7 +138,7 @@ def _git(folder: Path, *arguments: str) -> str:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     _git(tmp_path, "init", "-q")
-    (tmp_path / "toy.json").write_text(registration().dumps())
+    (tmp_path / "toy.json").write_text(json.dumps(registration().to_dict()))
     return tmp_path
 
 
@@ -151,13 +151,13 @@ def test_a_file_is_registered_from_its_commit_until_it_is_changed(checkout: Path
     standing = committed.require_committed(path)
     assert standing.commit == _git(checkout, "rev-parse", "HEAD")
     assert "registered in commit" in standing.text
-    path.write_text(registration(trials=9).dumps())
+    path.write_text(json.dumps(registration(trials=9).to_dict()))
     assert "changed" in committed.require_committed(path).reason
 
 
 def test_outside_of_a_checkout_nothing_is_registered_and_the_reason_is_said(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    (tmp_path / "toy.json").write_text(registration().dumps())
+    (tmp_path / "toy.json").write_text(json.dumps(registration().to_dict()))
     standing = committed.require_committed(tmp_path / "toy.json")
     assert not standing.registered
     assert not standing.checkout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from pathlib import Path
@@ -209,7 +210,7 @@ def test_the_best_after_k_trials_takes_the_longest_runs_of_each_point():
 def test_the_file_gives_back_the_rungs_and_its_hash_depends_on_them(tmp_path: Path):
     r = plan_of()
     path = tmp_path / "toy.json"
-    path.write_text(r.dumps())
+    path.write_text(json.dumps(r.to_dict()))
     assert '"rungs": {"epochs": [1, 3], "keep": [4, 2]}' in path.read_text()
     assert load(path) == r
     assert load(path).hash == r.hash

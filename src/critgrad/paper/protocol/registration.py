@@ -8,7 +8,7 @@ say why; they are part of the hash, too.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -135,10 +135,6 @@ class Registration:
         if all(getattr(self, name) == value for name, value in changes.items()):
             return self
         return replace(self, **changes, path=None)
-
-    def dumps(self) -> str:
-        """The file's text: one line for each short list or axis."""
-        return _layout(self.to_dict()) + "\n"
 
 
 def from_dict(values: Mapping[str, Any], path: Path | None = None) -> Registration:
@@ -281,17 +277,3 @@ def _axis_dict(axis: Axis) -> dict[str, Any]:
     values |= {"choices": list(axis.choices)} if axis.scale == "choice" else {"low": axis.low, "high": axis.high}
     values |= {"integer": True} if axis.integer else {}
     return values | ({"widen": axis.widen} if axis.widen else {})
-
-
-def _layout(value: Any, indent: int = 0) -> str:
-    """JSON in which a list or object without inner objects stays on one line."""
-    flat = json.dumps(value)
-    inner: Sequence[Any] = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
-    long_words = isinstance(value, dict) and any(isinstance(v, str) and len(v) > 40 for v in inner)
-    if not inner or (len(flat) + indent <= 118 and not any(isinstance(v, dict) for v in inner) and not long_words):
-        return flat
-    pad = " " * (indent + 2)
-    if isinstance(value, list):
-        return "[\n" + ",\n".join(pad + _layout(v, indent + 2) for v in value) + "\n" + " " * indent + "]"
-    rows = [f"{pad}{json.dumps(k)}: {_layout(v, indent + 2)}" for k, v in value.items()]
-    return "{\n" + ",\n".join(rows) + "\n" + " " * indent + "}"

@@ -16,7 +16,7 @@ from critgrad.lab.ledger import Row
 from critgrad.lab.stats import Comparison, Interval, paired_difference
 from critgrad.lab.train.loop import best_epoch
 
-from ..protocol import confirm, paper_values
+from ..protocol import paper_values
 from ..protocol.records import ArmResult, Outcome, interval_of
 from . import rules
 from .findings import Findings
@@ -69,7 +69,7 @@ class GoalCell:
 def cells(findings: Findings) -> list[GoalCell]:
     """All nine tasks with both families."""
     # What was asked later first: it stands in the first one's place. A check takes over what another experiment has chosen.
-    asked = [o for o in (*findings.followed, *findings.claimable) if o.registration.question != confirm.QUESTION]
+    asked = [o for o in (*findings.followed, *findings.claimable) if o.registration.question != "check"]
     tests = [families(findings)[role] for role in ("F-rival", "F-tensor") if role in families(findings)]
     judged = {(found.outcome.name, found.row.family): found.row for of_role in tests for found in of_role.rows}
     rows = {row.key: row for row in findings.books.done}
