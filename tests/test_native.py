@@ -9,6 +9,8 @@ import torch
 from helpers import GradientStream, assert_close, assert_same_bits, memory_state, parameters, run
 
 import critgrad
+from critgrad.bases.families import family_of
+from critgrad.engines import native
 from critgrad.engines.native import build as compiled
 from critgrad.memory import GRAM
 
@@ -34,6 +36,11 @@ MEMORIES = [
     {"topC": 6, "decay": 0.99, "aggr": "fisher"},
     {"topC": 3, "decay": 0.99, "aggr": "fisher", "scope": "tensor", "rho": 1e-3, "kappa": 0.5},
 ]
+
+
+def test_every_family_is_among_the_cases():
+    bases = {getattr(critgrad, name)._critical_base for name, _ in CASES}
+    assert {family_of(base).name for base in bases} == set(native.FAMILIES)
 
 
 @pytest.fixture(autouse=True)

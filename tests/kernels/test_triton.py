@@ -16,9 +16,10 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from helpers import ALL_AGGREGATIONS, ALL_POLICIES, GradientStream, copies, memory_state, parameters, run
+from helpers import ALL_AGGREGATIONS, GradientStream, copies, memory_state, parameters, run
 
 import critgrad
+from critgrad.engines.triton.decide_kernel import KNOWN_POLICIES
 from critgrad.memory.gram import pending, settle, settled
 
 triton = pytest.importorskip("triton")
@@ -106,7 +107,7 @@ def test_every_aggregation_with_missing_and_zero_gradients(aggr):
     assert len({float(state["step"]) for state in fused.state.values()}) > 1
 
 
-@pytest.mark.parametrize("policy", ALL_POLICIES)
+@pytest.mark.parametrize("policy", KNOWN_POLICIES)
 @pytest.mark.parametrize("aggr", ["sum", "fisher"])
 def test_every_policy(policy, aggr):
     compare(critgrad.SGD_C, {"lr": 0.02}, aggr=aggr, policy=policy, topC=3, decay=0.9, every=2, seed=2**33 + 5)
@@ -153,7 +154,7 @@ def test_scopes_damp(scope, memory_dtype):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("policy", ALL_POLICIES)
+@pytest.mark.parametrize("policy", KNOWN_POLICIES)
 def test_every_policy_damps_each_tensor_by_itself(policy):
     compare(
         critgrad.SGD_F, {"lr": 0.02, "momentum": 0.9, "nesterov": True}, scope="tensor", policy=policy, topC=5, decay=0.9,

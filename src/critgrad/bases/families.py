@@ -160,7 +160,7 @@ class Epilogue:
         names = ("momentum", "weight_decay", "alpha", "eps", "momentum_decay")
         found = {name: float(group[name]) for name in names if name in group}
         beta1, beta2 = group.get("betas", (0.0, found.get("alpha", 0.0)))
-        return {"momentum": 0.0, "eps": 0.0, "momentum_decay": 0.0, **found, "beta1": beta1, "beta2": beta2}
+        return {**dict.fromkeys(names, 0.0), **found, "beta1": beta1, "beta2": beta2}
 
     def decoupled(self, group: Group) -> bool:
         """Whether weights decay by themselves (AdamW, or NAdam if asked to) instead of through the gradient."""

@@ -264,7 +264,7 @@ static void choose(Memory *w) {
 
 /* x with (K / trace + rho) x = a / trace over the used slots, by Cholesky; K is divided by its trace first, so that the
    condition number is at most (1 + rho) / rho whatever the gradients' size. Exactly, no pivot is smaller than rho: one that
-   is, is rounding (NOTE [lost in rounding] of aggregations.py). Whether there was one; an infinite pivot makes its x zero. */
+   is, is rounding (NOTE [lost in rounding] of memory/damping.py). Whether there was one; an infinite pivot makes its x zero. */
 static int solve(const double *K, const double *a, const int64_t *used, int64_t n, int64_t topC, double trace, double rho,
                  double *L, double *x) {
     int lost = 0;
@@ -447,7 +447,7 @@ static Scalars scalars_of(const Part *part, const Group *group, Adding adding) {
     return c;
 }
 
-/* NOTE [refresh] of plain.py: the slice of the running sum whose turn it is, as far as it lies in this chunk. */
+/* NOTE [refresh] of torch_ops.py: the slice of the running sum whose turn it is, as far as it lies in this chunk. */
 static void refresh(const Part *part, Chunk k, int64_t clock, int64_t topC) {
     int64_t start = (clock + part->number) % part->refresh_steps * part->refresh_length;
     int64_t stop = start + part->refresh_length;

@@ -351,4 +351,6 @@ def kernel_scalars(family: str, numbers: dict[str, float]) -> tuple[float, ...]:
         return decay, beta1, 1 - beta1, beta2, 1 - beta2, numbers["eps"]
     if family == "rmsprop":
         return decay, numbers["alpha"], 1 - numbers["alpha"], numbers["eps"], momentum, 0.0
-    return decay, momentum, 0.0, 0.0, 0.0, 0.0
+    if family == "sgd":
+        return decay, momentum, 0.0, 0.0, 0.0, 0.0
+    raise NotImplementedError(family)
