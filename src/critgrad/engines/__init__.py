@@ -1,7 +1,7 @@
 """Engines: what makes a memory's part of a step. One table, fastest first; an engine declines whatever it does not know.
 
-Each is a class with the same three calls, in the order of ``memory.prepared.run``: ``measure``, ``decide``, ``apply``. An engine
-that is given an epilogue (``bases/families.py``) makes the base's update in the same pass, and says so in ``stepped``.
+Each is a class with the same three calls, in the order of ``memory.prepared.run``: ``measure``, ``decide``, ``apply``. An
+engine that is given an epilogue (``bases/families.py``) makes the base's update in the same pass, and says so in ``stepped``.
 
 Environment: ``CRITGRAD_ENGINE=torch`` (or ``native``, ``triton``) allows that one and, where it declines, torch's.
 """

@@ -75,6 +75,11 @@ BAD = {
     "two arms of one name": ("[arms.adam]", "[arms.sgd]", ["twice", "arms"]),
     "one arm": (FILE[FILE.index("[arms.adam]") :], "", ["arms", "two or more tables"]),
     "no TOML": ("epochs = 2", "epochs = ", ["not TOML", "line 6"]),
+    "data in the study's file": (
+        "direction =",
+        'data = ["a.npz"]\ndirection =',
+        ["unknown key data", "in the task's file"],
+    ),
     "unknown schedule": ("[arms.sgd]", '[schedule]\nkind = "step"\n[arms.sgd]', ["schedule.kind is 'step'", "cosine"]),
     "many replicates": (
         "replicates = 2",

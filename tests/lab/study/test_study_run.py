@@ -11,6 +11,7 @@ import torch
 from study_helpers import FILE, LOOP, PIECES, arms, call, keys, made, process, run, write
 
 from critgrad.lab import study
+from critgrad.lab.errors import LabError
 from critgrad.lab.ledger import Ledger
 from critgrad.lab.ledger.merge import merge
 from critgrad.lab.run.spec import StudyTrial
@@ -175,6 +176,31 @@ def test_a_loop_that_never_reports_has_failed(tmp_path: Path) -> None:
     answer = run(write(tmp_path, task, arms("first", "silent"), mine=MINE))
     assert "never called report" in answer.arms["silent"].replicates[0].untrained
     assert not answer.arms["first"].replicates[0].untrained
+
+
+def test_a_loop_that_takes_an_optimizer_of_its_own_has_failed(tmp_path: Path) -> None:
+    """Else every arm would be that optimizer, and the verdict "same"."""
+    task = LOOP.replace("make_optimizer([weight])", "torch.optim.SGD([weight], lr=0.1)")
+    assert task != LOOP
+    code, _, err = call("study", "check", write(tmp_path, task, arms("first", "second"), mine=MINE))
+    assert (code, "never called make_optimizer" in err) == (2, True)
+    with pytest.raises(LabError, match=r"No run .* never called make_optimizer"):
+        run(tmp_path / "study.toml")
+
+
+def test_a_loop_has_no_schedule_of_the_studys(tmp_path: Path) -> None:
+    file = arms("first", "second").replace("[arms.first]", '[schedule]\nkind = "cosine"\n\n[arms.first]')
+    code, _, err = call("study", "run", write(tmp_path, LOOP, file, mine=MINE))
+    assert (code, "study.toml: schedule: expected none" in err) == (2, True)
+    assert not (tmp_path / "study.db").exists()
+
+
+def test_what_a_function_gave_is_told_without_a_line_of_the_labs(tmp_path: Path) -> None:
+    wrong = PIECES.replace("def loss(", "def loss(model, batch):\n    return torch.ones(2)\n\n\ndef other(")
+    code, _, err = call("study", "check", write(tmp_path, wrong, arms("first", "second"), mine=MINE))
+    assert code == 2
+    assert "loss() gave a tensor of shape (2,), expected a scalar" in err
+    assert ".py, line" not in err
 
 
 @pytest.mark.parametrize("given", ["'good'", "{'valid': 1}", "None", "torch.ones(2)"])

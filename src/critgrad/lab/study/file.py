@@ -237,7 +237,7 @@ def _checked(values: Mapping[str, Any], keys: Mapping[str, _Key], where: str, ba
     for name in values:
         if name not in keys:
             near = get_close_matches(name, keys, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            hint = f"; did you mean {near[0]}?" if near else "; it stands in the task's file" if name == "data" else ""
             raise bad(f"unknown key {where}{name}, expected one of {', '.join(keys)}{hint}")
     for name, key in keys.items():
         if name not in values and key.default is ...:

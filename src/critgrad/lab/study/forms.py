@@ -77,10 +77,10 @@ class LoopTask:
 
     def run(self, order: Order) -> Result:
         """Call it, and take what it reports."""
-        record = Reports(order.direction)
+        record, made = Reports(order.direction), []
 
         def make_optimizer(params: Any) -> Any:
-            optimizer = order.maker.build(params, order.values)
+            made.append(optimizer := order.maker.build(params, order.values))
             return made_still(optimizer) if order.still else optimizer
 
         def report(both: Any = None, *, valid: Any = None, test: Any = None) -> None:
@@ -91,6 +91,8 @@ class LoopTask:
             torch.cuda.reset_peak_memory_stats()
         reseed(order.seed, "loop")
         self.module.train(make_optimizer, order.seed, order.epochs, report)
+        if not made:  # or all arms would be one optimizer, and the verdict "same"
+            raise ValueError(f"{LOOP}() has ended and never called make_optimizer(parameters)")
         if not record.curves["valid"]:
             raise ValueError(f"{LOOP}() has ended and never called report(valid=..., test=...)")
         return record.result(order.device)

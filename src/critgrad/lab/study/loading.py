@@ -14,6 +14,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 
 _NOT_OURS = ("site-packages", "dist-packages", "__pycache__", "node_modules")
+_LAB = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _KEPT = ("critgrad", "torch", "numpy")  # never imported a second time
 
 _session: tuple[str, str] | None = None
@@ -139,12 +140,13 @@ def told(error: BaseException) -> str:
 
 
 def place_of(error: BaseException, folder: Path) -> str:
-    """`` (task.py, line 12)``: the last line of the folder's own files that an error went through, else the last of all."""
+    """`` (task.py, line 12)``: the folder's own last line that an error went through, else the last of all but the lab's."""
     if isinstance(error, SyntaxError) and error.filename:
         return ""  # it says so itself
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if os.path.abspath(frame.filename).startswith(os.path.join(folder, ""))]
-    if not frames:
+    told_of = own or [frame for frame in frames if not frame.filename.startswith(_LAB)]
+    if not told_of:
         return ""
-    frame = (own or frames)[-1]
+    frame = told_of[-1]
     return f" ({os.path.basename(frame.filename)}, line {frame.lineno})"

@@ -144,6 +144,8 @@ class _Step:
     def _gradient(self, batch: Any) -> Tensor:
         self.optimizer.zero_grad()
         loss: Tensor = self.module.loss(self.model, batch)
+        if loss.numel() != 1:
+            raise ValueError(f"loss() gave a tensor of shape {tuple(loss.shape)}, expected a scalar")
         loss.backward()
         return loss
 

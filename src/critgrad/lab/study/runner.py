@@ -21,7 +21,7 @@ from ..run.spec import content_hash
 from ..run.worker import Failure, Job, perform
 from ..words import default_device
 from .answer import Answer, Run
-from .file import StudyFile, read
+from .file import Schedule, StudyFile, read
 from .forms import BuiltInTask, load_task
 from .gather import answer_of, known_runs, run_of
 from .guard import guarded
@@ -55,6 +55,10 @@ def prepare(path: str | Path, device: str = "auto") -> ReadyStudy:
         os.chdir(study.folder)
         begin_session(study.folder, session)
         task = _task_of(study)
+        if task.whole_loop and study.schedule != Schedule():
+            raise study.error(
+                "schedule: expected none, since train(...) is a loop of its own and sets its learning rates itself"
+            )
         makers = {name: _maker(study, name) for name in study.arms}
         study = completed(study, task)
         try:
