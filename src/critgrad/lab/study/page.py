@@ -144,12 +144,12 @@ def _sections(answer: Answer) -> Iterator[str]:
 
 
 _DIFFERENCES = (
-    "A dot is a replicate, the first on top: the difference of the two test values; right of 0 the arm is better. Diamond and "
-    "bar: Hodges and Lehmann's estimate with its exact 95 % interval. Grey ground: the margin. Arrows: beyond the axis."
+    "A dot is a replicate, replicate 1 on top: the difference of the two test values; right of 0 the arm is better. Diamond and "
+    "bar: Hodges and Lehmann's estimate with its exact 95 % interval. Shaded: the margin. An arrow at the edge: beyond the axis."
 )
 _TRIALS = (
     "Validation value of every trial, all arms on one scale. Full dots: the point that a replicate chose. Crosses: failed, or "
-    "beyond the scale."
+    "off the scale, which is not a failure."
 )
 _CURVES = "Validation value after each epoch: median and quartiles of the report runs."
 
