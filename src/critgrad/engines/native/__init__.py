@@ -243,11 +243,8 @@ class Engine:
             numbers = epilogue.numbers(group)
             kind = " nesterov" if group.get("nesterov") else " momentum" if numbers["momentum"] != 0 else ""
             row.family = _FAMILIES.index(epilogue.family.name + kind)
-            row.maximize, row.decoupled, row.lr = (
-                bool(group.get("maximize")),
-                epilogue.decoupled(group),
-                float(group["lr"]),
-            )
+            row.maximize, row.decoupled = bool(group.get("maximize")), epilogue.decoupled(group)
+            row.lr = float(group["lr"])
             for name in ("weight_decay", "beta1", "beta2", "eps", "momentum", "momentum_decay"):
                 setattr(row, name, numbers[name])
 
