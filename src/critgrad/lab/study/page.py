@@ -144,8 +144,9 @@ def _sections(answer: Answer) -> Iterator[str]:
 
 
 _DIFFERENCES = (
-    "A dot is a replicate, replicate 1 on top: the difference of the two test values; right of 0 the arm is better. Diamond and "
-    "bar: Hodges and Lehmann's estimate with its exact 95 % interval. Shaded: the margin. An arrow at the edge: beyond the axis."
+    "A dot is a replicate, replicate 1 on top: the difference of the two test values; right of 0 the arm is better. Diamond "
+    "and bar: Hodges and Lehmann's estimate with its exact 95 % interval. Shaded: the margin. An arrow at the edge: beyond the "
+    "axis."
 )
 _TRIALS = (
     "Validation value of every trial, all arms on one scale. Full dots: the point that a replicate chose. Crosses: failed, or "
