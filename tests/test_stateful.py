@@ -72,6 +72,5 @@ def test_torch_operations(examples):
 @pytest.mark.usefixtures("_native_core")
 def test_native(examples):
     hold(Native, examples, 20)
-    # No share of them: hypothesis draws from the constants of all modules that are loaded, so that what it makes of forty
-    # examples depends on what ran before. test_engines.py holds which engine makes which step.
+    # No share of them, which any change of the machine would move. test_engines.py holds which engine makes which step.
     assert Native.fast_steps > 0
