@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from lab.browser import browser
 
 import critgrad
 
@@ -325,3 +326,9 @@ def test_the_site_builds_without_a_warning(tmp_path):
     for page in (tmp_path / "site").rglob("*.html"):
         loaded = re.findall(r'<(?:script|img|link|iframe)[^>]*(?:src|href)="(https?:[^"]+)"', page.read_text())
         assert not loaded, f"{page.name}: {loaded}"
+    with browser() as chromium:  # figures follow the page's own switch, and the logo leads to a page
+        page = chromium.open_page(tmp_path / "site" / "results.html")
+        for scheme in ("light", "dark", "light"):
+            page.wait_for(f"document.querySelector('picture img').currentSrc.endsWith('-{scheme}.svg')")
+            page.click("label[for=__palette_1]" if scheme == "light" else "label[for=__palette_0]")
+        assert page.evaluate("document.querySelector('a.md-logo').href.endsWith('/site/index.html')")
