@@ -22,8 +22,18 @@ function contrast(one, other) {
   return Math.max(a, b) / Math.min(a, b);
 }
 
-// Black is drawn as the ink of the theme; a light colour on a light panel gets a dark casing instead.
-const lineColor = (color) => (color === "#000000" ? theme.ink : color);
+// Black is drawn as the ink of the theme, and on a dark panel a dark colour with as much ink in it as makes it readable; a
+// light colour on a light panel gets a dark casing instead.
+function lineColor(color) {
+  if (color === "#000000") return theme.ink;
+  const dark = contrast(theme.panel, "#ffffff") > 4.5;
+  let shown = color;
+  for (let share = 0.15; dark && contrast(shown, theme.panel) < 5.5 && share < 1; share += 0.15) {
+    const [ink, own] = [rgb(theme.ink), rgb(color)];
+    shown = "#" + own.map((v, i) => Math.round(v + share * (ink[i] - v)).toString(16).padStart(2, "0")).join("");
+  }
+  return shown;
+}
 const casing = (color) => (contrast(lineColor(color), theme.panel) < 1.7 ? theme.soft : theme.panel);
 
 // The context of a canvas, its pixels fitted to its size on the screen, cleared.
