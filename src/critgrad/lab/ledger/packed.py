@@ -6,11 +6,11 @@ What thousands of runs have in common is spread over the pages of an SQLite file
 from __future__ import annotations
 
 import lzma
-import os
 import shutil
 import tempfile
 from pathlib import Path
 
+from ..replacing import replacing
 from .records import LedgerError
 
 SUFFIX = ".xz"
@@ -27,13 +27,9 @@ def is_packed(path: str | Path) -> bool:
 
 def pack(ledger: Path, target: Path) -> None:
     """Write the packed form of a ledger that nobody has open: the old file or the new one is there, never half of it."""
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        with open(ledger, "rb") as source, lzma.open(temporary, "wb", preset=9 | lzma.PRESET_EXTREME) as packed:
-            shutil.copyfileobj(source, packed)
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    best = 9 | lzma.PRESET_EXTREME
+    with open(ledger, "rb") as source, replacing(target) as file, lzma.open(file, "wb", preset=best) as packed:
+        shutil.copyfileobj(source, packed)
 
 
 class Unpacked:

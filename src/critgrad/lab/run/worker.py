@@ -20,6 +20,7 @@ import torch
 
 from ..errors import LabError
 from ..ledger.codec import pack_result, unpack_result
+from ..replacing import replacing
 from ..train import compiling
 from .results import Result
 from .spec import Trial
@@ -143,7 +144,9 @@ def perform(job: Job) -> list[Result | Failure]:
             kept = take_kept(job.checkpoints, trial.key) if job.keep else None
             outcome = kept if kept is not None else _checked(run, (trial,), job)[0]
             if job.keep and kept is None and isinstance(outcome, Result) and job.checkpoints is not None:
-                _keep(result_file(job.checkpoints, trial.key), outcome)
+                job.checkpoints.mkdir(parents=True, exist_ok=True)
+                with replacing(result_file(job.checkpoints, trial.key)) as file:
+                    file.write(pack_result(outcome))
             outcomes.append(outcome)
         return outcomes
 
@@ -179,19 +182,6 @@ def take_kept(folder: Path | None, key: str) -> Result | None:
     except Exception:  # whatever a damaged file makes the parsers raise: the trial can be run again
         path.unlink(missing_ok=True)
         return None
-
-
-def _keep(path: Path, result: Result) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(pack_result(result))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def resolve(name: str) -> Work:

@@ -23,6 +23,7 @@ from torch import nn
 import critgrad
 
 from ..errors import LabError
+from ..replacing import replacing
 from ..run.results import Result, provenance
 from ..run.spec import Trial
 from ..tasks import Problem, problem_of
@@ -374,21 +375,14 @@ def _seconds_to_save(model: nn.Module, optimizer: torch.optim.Optimizer) -> floa
 def _save(path: Path, trial: Trial, model: nn.Module, optimizer: torch.optim.Optimizer, state: _State) -> None:
     """Write a checkpoint so that a kill leaves the old one or the new one, never half of one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     values = {
         "trial": trial.key,
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
         "state": vars(state),
     }
-    try:
-        with open(temporary, "wb") as file:
-            torch.save(values, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as file:
+        torch.save(values, file)
 
 
 def _restore(path: Path, trial: Trial, model: nn.Module, optimizer: torch.optim.Optimizer, state: _State) -> None:
