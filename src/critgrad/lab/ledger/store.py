@@ -12,16 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from ..run.results import Result
+from ..run.results import Result, dumps
 from ..run.spec import SCHEMA, STUDY_SCHEMA, Trial
-from .codec import dumps, join_summary, pack, split_summary
+from .codec import join_summary, pack, split_summary
 from .lock import WriterLock
 from .packed import Unpacked, is_packed
 from .records import LedgerError, Role, Row, StoredAnalysis
 from .schema import connect_reader, connect_writer, explained
 
 # A part of a trial that is the same for its whole group: all but the numbers of ``hyper`` and the seed.
-_SPEC_FIELDS = ("schema", "task", "optimizer", "settings", "engine", "probe", "registration")
+_SPEC_COLUMNS = ("schema", "task", "optimizer", "registration")
+_SPEC_FIELDS = (*_SPEC_COLUMNS, "settings", "engine", "probe")
 
 _ROWS = """
 SELECT runs.key, specs.text, runs.seed, runs.hyper, runs.status, runs.finished, names.text, runs.numbers, origin.text,
@@ -190,10 +191,10 @@ class Ledger:
     def _write(self, trial: Trial, status: str, values: Mapping[str, Any]) -> int:
         """Write a row, over that of a failed run if there is one, whose roles then stay; the row's number."""
         whole = trial.to_dict()
-        spec = {name: whole[name] for name in _SPEC_FIELDS} | {"names": list(whole["hyper"])}
+        text = dumps({**{name: whole[name] for name in _SPEC_FIELDS}, "names": list(whole["hyper"])})
         row = {
             "key": bytes.fromhex(trial.key),
-            "spec": self._spec(dumps(spec), whole),
+            "spec": self._numbered("specs", text, text=text, **{name: whole[name] for name in _SPEC_COLUMNS}),
             "seed": trial.seed,
             "hyper": json.dumps(list(whole["hyper"].values()), separators=(",", ":")),
             "status": status,
@@ -213,24 +214,11 @@ class Ledger:
     def _shared(self, text: str) -> int:
         return self._numbered("shared", text, text=text)
 
-    def _spec(self, text: str, whole: Mapping[str, Any]) -> int:
-        found = self._ids.get(("specs", text))
-        if found is None:
-            number = self._connection.execute("SELECT id FROM specs WHERE text = ?", (text,)).fetchone()
-            if number is None:
-                columns = tuple(whole[name] for name in ("schema", "task", "optimizer", "registration"))
-                number = self._connection.execute(
-                    "INSERT INTO specs (text, schema, task, optimizer, registration) VALUES (?, ?, ?, ?, ?) RETURNING id",
-                    (text, *columns),
-                ).fetchone()
-            found = self._ids["specs", text] = number[0]
-        return found
-
-    def _numbered(self, table: str, known_as: Any, **columns: str) -> int:
+    def _numbered(self, table: str, known_as: Any, **columns: Any) -> int:
         """The number of a row of a small table, which is added if it is not there."""
         found = self._ids.get((table, known_as))
         if found is None:
-            match = " AND ".join(f"{name} = ?" for name in columns)
+            match = " AND ".join(f"{name} IS ?" for name in columns)
             values = tuple(columns.values())
             number = self._connection.execute(f"SELECT id FROM {table} WHERE {match}", values).fetchone()
             if number is None:
