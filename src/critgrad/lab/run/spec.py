@@ -21,6 +21,7 @@ STUDY_SCHEMA = 1001  # of a study's runs: never among those of the lab's own exp
 
 ENGINES = ("single", "bank")
 PROBES = ("memory", "damping", "update", "decisions")
+KEYED = ("task", "optimizer", "hyper", "seed", "settings", "engine", "probe", "registration")  # what a key is made of
 
 
 @dataclass(frozen=True)
@@ -68,17 +69,8 @@ class Trial:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for JSON."""
-        return {
-            "schema": self.schema,
-            "task": self.task,
-            "optimizer": self.optimizer,
-            "hyper": dict(self.hyper),
-            "seed": self.seed,
-            "settings": dict(self.settings),
-            "engine": self.engine,
-            "probe": list(self.probe),
-            "registration": self.registration,
-        }
+        values = {name: getattr(self, name) for name in ("schema", *KEYED)}
+        return {**values, "hyper": dict(self.hyper), "settings": dict(self.settings), "probe": list(self.probe)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Trial:
@@ -86,16 +78,7 @@ class Trial:
         kind = {SCHEMA: Trial, STUDY_SCHEMA: StudyTrial}.get(values.get("schema", -1))
         if kind is None:
             raise LabError(f"Invalid schema of a trial: {values.get('schema')!r}, expected {SCHEMA} or {STUDY_SCHEMA}")
-        return kind(
-            task=values["task"],
-            optimizer=values["optimizer"],
-            hyper=values["hyper"],
-            seed=values["seed"],
-            settings=values["settings"],
-            engine=values["engine"],
-            probe=tuple(values["probe"]),
-            registration=values["registration"],
-        )
+        return kind(**{name: values[name] for name in KEYED})
 
     @cached_property
     def key(self) -> str:
