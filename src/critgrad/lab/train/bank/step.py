@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,7 +46,8 @@ class Bank:
         self.theta = self.models.theta
         device = self.theta.device
         self.number = torch.zeros((), dtype=torch.int64, device=device)  # steps begun since the start
-        self.blocks = self._blocks()
+        by_kind = _runs(crew.members, lambda member: member.kind)
+        self.blocks = [self._block(span, members) for span, members in by_kind]
         self.at = torch.zeros(1, dtype=torch.int64, device=device)  # the step of the epoch that is next
         self.total = torch.zeros(len(seeds), dtype=torch.float64, device=device)  # of the losses of the epoch
         self.plan: Tensor | None = None
@@ -102,25 +105,12 @@ class Bank:
                 if decisions is not None:
                     decisions.index_copy_(0, self.at, block.memories.last_slot()[None])
 
-    def _blocks(self) -> list[BankBlock]:
-        blocks: list[BankBlock] = []
-        start = 0
-        for _, group in groupby(self.crew.members, key=lambda member: member.block_key):
-            members = list(group)
-            span = slice(start, start + len(members))
-            blocks.append(self._block(span, members))
-            start = span.stop
-        return blocks
-
     def _block(self, span: slice, members: list[Member]) -> BankBlock:
         theta = self.theta[span]
-        updates: list[tuple[slice, Update]] = []
-        at = 0
-        for _, alike in groupby(members, key=lambda member: member.update_key):
-            these = list(alike)
-            rows = slice(at, at + len(these))
-            updates.append((rows, these[0].family.make([m.options for m in these], theta[rows])))
-            at = rows.stop
+        updates = [
+            (rows, alike[0].family.make([member.options for member in alike], theta[rows]))
+            for rows, alike in _runs(members, lambda member: member.update_key)
+        ]
         kind = members[0].kind
         options = [member.memory for member in members if member.memory is not None]
         if kind == NONE:
@@ -129,6 +119,15 @@ class Bank:
             return BankBlock(span, TensorMemories(options, theta, parts_of(self.models.shapes)), updates)
         donors = [None if donor is None else donor - span.start for donor in self.crew.donors[span]]
         return BankBlock(span, Memories(kind, options, donors, theta), updates)
+
+
+def _runs(members: Sequence[Member], key: Callable[[Member], Any]) -> Iterator[tuple[slice, list[Member]]]:
+    """Neighbours that are alike, and where they stand."""
+    at = 0
+    for _, group in groupby(members, key):
+        alike = list(group)
+        yield slice(at, at + len(alike)), alike
+        at += len(alike)
 
 
 def _clip(gradients: Tensor, largest: float) -> None:
