@@ -18,10 +18,11 @@ from ..errors import MissingPackageError
 Betas = tuple[float, ...]
 
 
-def of_package(module: str, name: str) -> Any:
+def of_package(module: str, name: str) -> Callable[..., torch.optim.Optimizer]:
     """A class of another package, or an error that says how to get it."""
     try:
-        return getattr(importlib.import_module(module), name)
+        made: Callable[..., torch.optim.Optimizer] = getattr(importlib.import_module(module), name)
+        return made
     except ImportError as error:
         raise MissingPackageError(f'{name} needs {module}: `pip install "critgrad[family]"`') from error
 
@@ -56,8 +57,7 @@ def ademamix(
     """
     make = of_package("pytorch_optimizer", "AdEMAMix")
     options = {"alpha": alpha, "t_alpha_beta3": t_alpha_beta3, "eps": eps, "weight_decay": weight_decay}
-    made: torch.optim.Optimizer = make(params, lr=lr, betas=tuple(betas), weight_decouple=True, **options)
-    return made
+    return make(params, lr=lr, betas=tuple(betas), weight_decouple=True, **options)
 
 
 @from_package("pytorch_optimizer")
@@ -67,8 +67,7 @@ def cautious(
     """Cautious AdamW (Liang et al. 2024): only those entries of the step that agree in sign with the gradient, scaled up."""
     make = of_package("pytorch_optimizer", "AdEMAMix")
     options = {"alpha": 0.0, "cautious": True, "eps": eps, "weight_decay": weight_decay, "weight_decouple": True}
-    made: torch.optim.Optimizer = make(params, lr=lr, betas=(*betas, 0.0), **options)
-    return made
+    return make(params, lr=lr, betas=(*betas, 0.0), **options)
 
 
 @from_package("pytorch_optimizer")
@@ -88,8 +87,7 @@ def mars(
     """
     make = of_package("pytorch_optimizer", "MARS")
     options = {"gamma": gamma, "eps": eps, "weight_decay": weight_decay, "optimize_1d": optimize_1d}
-    made: torch.optim.Optimizer = make(params, lr=lr, lr_1d=lr, betas=tuple(betas), weight_decay_1d=0.0, **options)
-    return made
+    return make(params, lr=lr, lr_1d=lr, betas=tuple(betas), weight_decay_1d=0.0, **options)
 
 
 @from_package("pytorch_optimizer")
@@ -108,8 +106,7 @@ def grokfast(
     """
     make = of_package("pytorch_optimizer", "GrokFastAdamW")
     options = {"grokfast_alpha": alpha, "grokfast_lamb": lamb, "eps": eps, "weight_decay": weight_decay}
-    made: torch.optim.Optimizer = make(params, lr=lr, betas=tuple(betas), normalize_lr=False, **options)
-    return made
+    return make(params, lr=lr, betas=tuple(betas), normalize_lr=False, **options)
 
 
 @from_package("schedulefree")
@@ -118,5 +115,4 @@ def schedule_free(
 ) -> torch.optim.Optimizer:
     """Schedule-free AdamW (Defazio et al. 2024) by its authors."""
     make = of_package("schedulefree", "AdamWScheduleFree")
-    made: torch.optim.Optimizer = make(params, lr=lr, betas=tuple(betas), eps=eps, weight_decay=weight_decay)
-    return made
+    return make(params, lr=lr, betas=tuple(betas), eps=eps, weight_decay=weight_decay)

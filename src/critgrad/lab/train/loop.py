@@ -30,7 +30,7 @@ from ..tasks import Problem, problem_of
 from .bases import learnt
 from .capture import Carry, Graphs, gradients, recordable, recorder_for, set_capturable
 from .compiling import compile_if_asked
-from .optimizers import build, recipe_of
+from .optimizers import build, donor_of, recipe_of
 from .precision import at_its_precision
 from .probes import Probes
 from .schedule import Scheduled
@@ -302,8 +302,7 @@ def _replayed(trial: Trial, device: str, graph: bool) -> critgrad.Policy | None:
         return None
     if not recipe_of(trial.optimizer).has_memory:
         raise LabError(f"Invalid donor_seed for {trial.optimizer}: it has no memory whose decisions could be replayed")
-    hyper = {name: value for name, value in trial.hyper.items() if name != "donor_seed"}
-    donor = trial.replace(hyper=hyper, seed=trial.hyper["donor_seed"], probe=("decisions",))
+    donor = donor_of(trial).replace(probe=("decisions",))
     decisions = train(donor, device=device, graph=graph).curves["decisions"]
     return critgrad.Replay([None if slot < 0 else int(slot) for slot in decisions])
 
