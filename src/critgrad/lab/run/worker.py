@@ -81,19 +81,12 @@ def result_file(folder: Path, key: str) -> Path:
 
 
 def work(trials: Sequence[Trial], device: str = "cpu", checkpoint_dir: Path | None = None) -> list[Result | Failure]:
-    """Run trials: each by itself, or all of them as a bank. What raises becomes a ``Failure``."""
+    """Run trials: each by itself, where one that raises becomes a ``Failure``, or all of them as a bank."""
     if trials and trials[0].engine == "bank":
-        return _run_bank(trials, device)
-    return [_run_single(trial, device, checkpoint_dir) for trial in trials]
-
-
-def _run_bank(trials: Sequence[Trial], device: str) -> list[Result | Failure]:
-    try:
         from ..train.bank import run_bank
 
         return list(run_bank(trials, device=device))
-    except Exception:
-        return [Failure(traceback.format_exc())] * len(trials)
+    return [_run_single(trial, device, checkpoint_dir) for trial in trials]
 
 
 def _run_single(trial: Trial, device: str, folder: Path | None) -> Result | Failure:
