@@ -27,10 +27,7 @@ def table(ledger: Ledger) -> list[dict[str, Any]]:
         trial = row.trial
         record: dict[str, Any] = {
             "key": row.key,
-            "task": trial.task,
-            "optimizer": trial.optimizer,
-            "seed": trial.seed,
-            "engine": trial.engine,
+            **{name: getattr(trial, name) for name in ("task", "optimizer", "seed", "engine")},
             "status": row.status,
             **{
                 name: ";".join(getattr(role, name) for role in row.roles)

@@ -6,7 +6,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from ..run.results import Result, dumps
 from ..run.spec import SCHEMA, STUDY_SCHEMA, Trial
 from .codec import join_summary, pack, split_summary
 from .lock import WriterLock
-from .packed import Unpacked, is_packed
+from .packed import is_packed, unpacked
 from .records import LedgerError, Role, Row, StoredAnalysis
 from .schema import connect_reader, connect_writer, explained
 
@@ -38,15 +38,13 @@ class Ledger:
     """All runs of an experiment, in one file.
 
     Open it with ``Ledger.open``; one process at a time may write, any number may read meanwhile. It is a context manager.
+    ``writable``: whether it was opened for writing.
     """
 
-    def __init__(
-        self, path: Path, connection: sqlite3.Connection, lock: WriterLock | None, unpacked: Unpacked | None = None
-    ) -> None:
-        self.path = path
+    def __init__(self, path: Path, connection: sqlite3.Connection, writable: bool, held: ExitStack) -> None:
+        self.path, self.writable = path, writable
         self._connection = connection
-        self._lock = lock
-        self._unpacked = unpacked
+        self._held = held  # what is given back when it is closed
         self._depth = 0
         self._ids: dict[tuple[str, Any], int] = {}
 
@@ -60,26 +58,19 @@ class Ledger:
             )
         if path.is_dir():
             raise LedgerError(f"Ledger {path} is a folder: give the file, such as --ledger {path / 'runs.db'}")
-        unpacked = Unpacked(path, write) if is_packed(path) else None
-        lock = WriterLock(path) if write else None
-        try:
-            with explained(path):
-                file = path if unpacked is None else unpacked.path
-                return cls(path, connect_writer(file) if write else connect_reader(file), lock, unpacked)
-        except BaseException:
-            if unpacked is not None:
-                unpacked.close()
-            if lock is not None:
-                lock.release()
-            raise
+        if write and is_packed(path):
+            raise LedgerError(f"The ledger {path} is packed: `critgrad merge` writes it, no other command does")
+        with ExitStack() as held, explained(path):
+            if write:
+                held.callback(WriterLock(path).release)
+            file = held.enter_context(unpacked(path)) if is_packed(path) else path
+            connection = connect_writer(file) if write else connect_reader(file)
+            held.callback(connection.close)
+            return cls(path, connection, write, held.pop_all())
 
     def close(self) -> None:
         """Close the file and let others write."""
-        self._connection.close()
-        if self._unpacked is not None:
-            self._unpacked.close()
-        if self._lock is not None:
-            self._lock.release()
+        self._held.close()
 
     def __enter__(self) -> Ledger:
         return self
@@ -87,17 +78,12 @@ class Ledger:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    @property
-    def writable(self) -> bool:
-        """Whether it was opened for writing."""
-        return self._lock is not None
-
     # -- writing -------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """All that is written inside is there afterwards, or nothing of it. Inside another one it is part of that."""
-        if self._lock is None:
+        if not self.writable:
             raise LedgerError(f"The ledger {self.path} was opened for reading: open it with write=True")
         if self._depth:
             yield
