@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from .data import Dataset
 from .data.dataset import words_of
 from .models import ENCODERS, PairClassifier
 
-PIECE_ROWS = 1024
 PAD = "<pad>"
 
 
@@ -67,9 +65,6 @@ class InferenceProblem(SummingProblem):
     def loss(self, model: Model, batch: Batch, noise: Tensor | None, carry: Any) -> tuple[Tensor, Any]:
         premise, hypothesis, y = batch
         return F.cross_entropy(model(premise, hypothesis), y), None
-
-    def parts(self, split: str) -> Iterator[Batch]:
-        return zip(*(part.split(PIECE_ROWS) for part in self.splits[split]))
 
     def score(self, model: Model, batch: Batch) -> Tensor:
         premise, hypothesis, y = batch

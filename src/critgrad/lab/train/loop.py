@@ -327,13 +327,8 @@ def summarise(problem: Problem, curves: dict[str, Any], diverged: bool, initial_
         **problem.details(),
     }
     if diverged or not summary["epochs"]:
-        return {
-            **summary,
-            "best_epoch": None,
-            "valid": problem.worst,
-            "test": problem.worst,
-            "final_train_loss": math.nan,
-        }
+        worst = {"valid": problem.worst, "test": problem.worst}
+        return {**summary, **worst, "best_epoch": None, "final_train_loss": math.nan}
     e = best_epoch(problem.task.metric.higher_is_better, list(curves["valid"]), list(curves["valid_loss"]))
     # The loss decides between points of equal accuracy, also where a run is published without its curves.
     values = {name: float(curves[name][e]) for name in ("valid", "valid_loss", "test")}
