@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
 
 import torch
 
@@ -61,12 +60,7 @@ class Scheduled:
         kind, warmup, steps = self.plan
         share = factor(kind, warmup, step, steps)
         for group, peak in zip(self.optimizer.param_groups, self.peaks):
-            if "lr" in group:
-                _set(group, peak * share)
-
-
-def _set(group: dict[str, Any], lr: float) -> None:
-    if isinstance(group["lr"], torch.Tensor):
-        group["lr"].fill_(lr)
-    else:
-        group["lr"] = lr
+            if isinstance(group.get("lr"), torch.Tensor):
+                group["lr"].fill_(peak * share)
+            elif "lr" in group:
+                group["lr"] = peak * share
