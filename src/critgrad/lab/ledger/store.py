@@ -113,7 +113,7 @@ class Ledger:
         names, numbers = split_summary(result.summary)
         values: dict[str, Any] = {"error": None, "numbers": numbers, "curves": curves}
         with self.transaction():
-            if self._status(trial.key) == "done":
+            if self._known(trial.key)[1] == "done":
                 self.add_roles(trial.key, roles)
                 return False
             values["summary"] = self._shared(names)
@@ -125,7 +125,7 @@ class Ledger:
     def fail(self, trial: Trial, error: str, roles: Iterable[Role] = (), *, finished: float | None = None) -> bool:
         """Note that a trial could not be run. ``False``: it had been done before, and stays done."""
         with self.transaction():
-            if self._status(trial.key) == "done":
+            if self._known(trial.key)[1] == "done":
                 return False
             self._link(self._write(trial, "failed", {"error": error, **_at(finished)}), roles)
             return True
@@ -133,10 +133,10 @@ class Ledger:
     def add_roles(self, key: str, roles: Iterable[Role]) -> None:
         """Give a run that is in the ledger more roles; those that it has already stay as they are."""
         with self.transaction():
-            found = self._connection.execute("SELECT id FROM runs WHERE key = ?", (bytes.fromhex(key),)).fetchone()
-            if found is None:
+            number, _ = self._known(key)
+            if number is None:
                 raise LedgerError(f"There is no run {key} in {self.path}: add the run before its roles")
-            self._link(found[0], roles)
+            self._link(number, roles)
 
     def put_analysis(
         self,
@@ -170,9 +170,10 @@ class Ledger:
                     "INSERT OR REPLACE INTO state (name, text) VALUES (?, ?)", (name, json.dumps(value))
                 )
 
-    def _status(self, key: str) -> str | None:
-        found = self._connection.execute("SELECT status FROM runs WHERE key = ?", (bytes.fromhex(key),)).fetchone()
-        return found[0] if found else None
+    def _known(self, key: str) -> tuple[int | None, str | None]:
+        """Number and status of a run, where there is one."""
+        sql = "SELECT id, status FROM runs WHERE key = ?"
+        return self._connection.execute(sql, (bytes.fromhex(key),)).fetchone() or (None, None)
 
     def _write(self, trial: Trial, status: str, values: Mapping[str, Any]) -> int:
         """Write a row, over that of a failed run if there is one, whose roles then stay; the row's number."""
@@ -189,8 +190,8 @@ class Ledger:
         }
         updates = ", ".join(f"{name} = excluded.{name}" for name in row if name != "key")
         sql = f"INSERT INTO runs ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})"
-        self._connection.execute(f"{sql} ON CONFLICT (key) DO UPDATE SET {updates}", tuple(row.values()))
-        return int(self._connection.execute("SELECT id FROM runs WHERE key = ?", (row["key"],)).fetchone()[0])
+        sql += f" ON CONFLICT (key) DO UPDATE SET {updates} RETURNING id"
+        return int(self._connection.execute(sql, tuple(row.values())).fetchone()[0])
 
     def _link(self, run: int, roles: Iterable[Role]) -> None:
         for role in roles:

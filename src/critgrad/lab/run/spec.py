@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -87,8 +87,7 @@ class Trial:
 
     def replace(self, **changes: Any) -> Trial:
         """The same trial with some fields changed."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return type(self)(**{**values, **changes})
+        return replace(self, **changes)
 
 
 @dataclass(frozen=True)
