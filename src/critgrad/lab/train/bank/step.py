@@ -28,6 +28,7 @@ class BankBlock:
     span: slice
     memories: Memories | TensorMemories | None
     updates: list[tuple[slice, Update]]  # slices of the block's rows
+    decisions: Tensor | None  # the slots written, [steps, models], where they are recorded of a model
 
 
 class Bank:
@@ -37,11 +38,11 @@ class Bank:
     next: a captured graph of it does the whole of a step, each time it is replayed, on what these tensors hold then.
     """
 
-    def __init__(self, problem: SummingProblem, crew: Crew, dtype: torch.dtype | None) -> None:
+    def __init__(self, problem: SummingProblem, crew: Crew) -> None:
         self.problem = problem
         self.crew = crew
         seeds = [member.trial.seed for member in crew.members]
-        self.models = Models(problem, seeds, dtype)
+        self.models = Models(problem, seeds)
         self.seeds = self.models.cohorts.seeds
         self.theta = self.models.theta
         device = self.theta.device
@@ -52,18 +53,6 @@ class Bank:
         self.total = torch.zeros(len(seeds), dtype=torch.float64, device=device)  # of the losses of the epoch
         self.plan: Tensor | None = None
         self.noise: Tensor | None = None
-        wanted = {
-            i
-            for i, member in enumerate(crew.members)
-            if "decisions" in member.trial.probe and member.memory is not None
-        }
-        # One table for each block with a model whose decisions are recorded: the slots written, [steps, models].
-        self.decisions: list[Tensor | None] = [
-            torch.zeros(problem.steps, block.span.stop - block.span.start, dtype=torch.int64, device=device)
-            if wanted & set(range(block.span.start, block.span.stop))
-            else None
-            for block in self.blocks
-        ]
 
     def begin_epoch(self, epoch: int) -> None:
         """Lay out the data order and the dropout of an epoch (from 1)."""
@@ -83,7 +72,7 @@ class Bank:
         """Forward, backward, clipping, directions, updates, insertions: of all models."""
         assert self.plan is not None
         self.number.add_(1)
-        batch = self.models.cast(self.problem.batch(self.plan.index_select(1, self.at).squeeze(1)))
+        batch = self.problem.batch(self.plan.index_select(1, self.at).squeeze(1))
         noise = None if self.noise is None else self.noise.index_select(1, self.at).squeeze(1)
         gradients, losses = self.models.gradients(batch, noise)
         with torch.no_grad():
@@ -95,15 +84,15 @@ class Bank:
 
     def _update(self, gradients: Tensor) -> None:
         t = self.number.double()
-        for block, decisions in zip(self.blocks, self.decisions):
+        for block in self.blocks:
             g, theta = gradients[block.span], self.theta[block.span]
             d = g if block.memories is None else block.memories.look(g)
             for rows, update in block.updates:
                 update(theta[rows], d[rows], t)
             if block.memories is not None:
                 block.memories.insert(g, self.number)
-                if decisions is not None:
-                    decisions.index_copy_(0, self.at, block.memories.last_slot()[None])
+                if block.decisions is not None:
+                    block.decisions.index_copy_(0, self.at, block.memories.last_slot()[None])
 
     def _block(self, span: slice, members: list[Member]) -> BankBlock:
         theta = self.theta[span]
@@ -112,13 +101,19 @@ class Bank:
             for rows, alike in _runs(members, lambda member: member.update_key)
         ]
         kind = members[0].kind
-        options = [member.memory for member in members if member.memory is not None]
         if kind == NONE:
-            return BankBlock(span, None, updates)
-        if kind == BY_TENSOR:
-            return BankBlock(span, TensorMemories(options, theta, parts_of(self.models.shapes)), updates)
+            return BankBlock(span, None, updates, None)
+        options = [member.memory for member in members if member.memory is not None]
         donors = [None if donor is None else donor - span.start for donor in self.crew.donors[span]]
-        return BankBlock(span, Memories(kind, options, donors, theta), updates)
+        memories: Memories | TensorMemories
+        if kind == BY_TENSOR:
+            memories = TensorMemories(options, theta, parts_of(self.models.shapes))
+        else:
+            memories = Memories(kind, options, donors, theta)
+        recorded = any("decisions" in member.trial.probe for member in members)
+        shape = (self.problem.steps, len(members))
+        decisions = torch.zeros(shape, dtype=torch.int64, device=theta.device) if recorded else None
+        return BankBlock(span, memories, updates, decisions)
 
 
 def _runs(members: Sequence[Member], key: Callable[[Member], Any]) -> Iterator[tuple[slice, list[Member]]]:
