@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
-from ..errors import LabError
+from ..errors import LabError, require_known
 
 # Raised when the same specification would give other numbers than before: old rows then no longer answer for new trials.
 SCHEMA = 1
@@ -56,11 +56,9 @@ class Trial:
     registration: str | None = None
 
     def __post_init__(self) -> None:
-        if self.engine not in ENGINES:
-            raise LabError(f"Invalid engine: {self.engine!r}, expected one of {', '.join(ENGINES)}")
+        require_known(self.engine, ENGINES, "engine")
         for name in self.probe:
-            if name not in PROBES:
-                raise LabError(f"Invalid probe: {name!r}, expected some of {', '.join(PROBES)}")
+            require_known(name, PROBES, "probe", "some")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
             raise LabError(f"Invalid seed: {self.seed!r}, expected an int >= 0")
         object.__setattr__(self, "hyper", _plain(self.hyper, "hyper"))

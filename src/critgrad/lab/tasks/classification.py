@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import LabError
+from ..errors import LabError, require_known
 from ..train.streams import stream
 from .base import TRAIN_LOSS, Batch, Model, Scores, SummingProblem, Task, accuracy_sums
 from .data import Dataset
@@ -30,8 +30,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 def dtype_of(task: Task) -> torch.dtype:
     """The floating type that a task's ``dtype`` option names."""
     name = task.options.get("dtype", "float32")
-    if name not in DTYPES:
-        raise LabError(f"Invalid dtype of {task.name}: {name!r}, expected one of {', '.join(DTYPES)}")
+    require_known(name, DTYPES, f"dtype of {task.name}")
     return DTYPES[name]
 
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import LabError, MissingFileError
+from ..errors import LabError, MissingFileError, require_known
 from .base import Batch, Model, SummingProblem, Task, accuracy_sums
 from .data import Dataset
 from .data.dataset import words_of
@@ -30,9 +30,7 @@ class InferenceProblem(SummingProblem):
     def __init__(self, task: Task, data: Dataset, device: torch.device) -> None:
         super().__init__(task, data, device)
         options = task.options
-        if options["encoder"] not in ENCODERS:
-            known = ", ".join(ENCODERS)
-            raise LabError(f"Invalid encoder of {task.name}: {options['encoder']!r}, expected one of {known}")
+        require_known(options["encoder"], ENCODERS, f"encoder of {task.name}")
         self.vectors: Tensor | None = None
         self.about_vectors = {"vectors": "random, trained"}
         if options["vectors"] is not None:

@@ -178,14 +178,10 @@ def train(
             saving = saved_at - now
         if on_epoch is not None:
             on_epoch(EpochProgress(state.epoch, task.epochs, train_loss, valid, test, optimizer))
-    origin = {**provenance(device), "graph": graphs.replayed > 0}
-    if any(getattr(layer, "by_kernels", False) for layer in model.modules()):
-        origin["lstm"] = "kernels"
-    if compiled:
-        origin["compiled"] = True
-    if graphs.warning is not None:
-        origin["graph_warning"] = graphs.warning
-    return _result(problem, model, state, origin)
+    kernels = any(getattr(layer, "by_kernels", False) for layer in model.modules())
+    rare = {"lstm": "kernels" if kernels else None, "compiled": compiled or None, "graph_warning": graphs.warning}
+    said = {name: value for name, value in rare.items() if value is not None}
+    return _result(problem, model, state, {**provenance(device), "graph": graphs.replayed > 0, **said})
 
 
 def _epoch(

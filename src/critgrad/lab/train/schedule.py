@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import torch
 
-from ..errors import LabError
+from ..errors import LabError, require_known
 
 # What is left of the rate after a share of the steps that follow the warm-up.
 KINDS: Mapping[str, Callable[[float], float]] = MappingProxyType(
@@ -28,8 +28,7 @@ def factor(kind: str, warmup: float, step: int, steps: int) -> float:
     >>> [round(factor("linear", 0.5, step, 4), 2) for step in range(4)]
     [0.5, 1.0, 1.0, 0.5]
     """
-    if kind not in KINDS:
-        raise LabError(f"Invalid schedule: {kind!r}, expected one of {', '.join(KINDS)}")
+    require_known(kind, KINDS, "schedule")
     if not 0 <= warmup <= 1:
         raise LabError(f"Invalid warmup: {warmup!r}, expected 0 <= warmup <= 1, a share of all steps")
     warm = round(warmup * steps)
