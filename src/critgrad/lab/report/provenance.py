@@ -109,9 +109,8 @@ def machine_table(source: Source) -> Table:
     names = ("critgrad", "python", "torch", "numpy", "platform", "cpu", "accelerator", "device", "threads")
     groups: Counter[tuple[str, ...]] = Counter()
     for row in source.done:
-        groups[
-            tuple(str(row.provenance.get(name) if row.provenance.get(name) is not None else "-") for name in names)
-        ] += 1
+        values = (row.provenance.get(name) for name in names)
+        groups[tuple("-" if value is None else str(value) for value in values)] += 1
     heads = (("runs", ""), *((name, "") for name in names))
     cells = [[number(count, 9), *map(word, values)] for values, count in groups.most_common()]
     records = [{"runs": count, **dict(zip(names, values))} for values, count in groups.most_common()]

@@ -6,7 +6,6 @@ A job is a list of trials: a few of the single engine, one after the other, or o
 from __future__ import annotations
 
 import importlib
-import os
 import pickle
 import threading
 import time
@@ -22,6 +21,7 @@ from ..errors import LabError
 from ..ledger.codec import pack_result, unpack_result
 from ..replacing import replacing
 from ..train import compiling
+from .batch import Surroundings
 from .results import Result
 from .spec import Trial
 
@@ -92,11 +92,8 @@ def work(trials: Sequence[Trial], device: str = "cpu", checkpoint_dir: Path | No
 def _run_single(trial: Trial, device: str, folder: Path | None) -> Result | Failure:
     kind = (trial.task, repr(trial.settings), trial.optimizer, repr(trial.probe), "donor_seed" in trial.hyper, device)
     checkpoint = None if folder is None else checkpoint_file(folder, trial.key)
-    if (
-        checkpoint is not None
-        and not _readable(checkpoint)
-        and _seconds.get(kind, CHECKPOINT_SECONDS) < CHECKPOINT_SECONDS
-    ):
+    short = _seconds.get(kind, CHECKPOINT_SECONDS) < CHECKPOINT_SECONDS
+    if checkpoint is not None and not _readable(checkpoint) and short:
         checkpoint = None
     begin = time.perf_counter()
     try:
@@ -190,15 +187,12 @@ def resolve(name: str) -> Work:
 @contextmanager
 def _as_anybody_does(eager: bool) -> Iterator[None]:
     """Forbid CUDA graphs and compiled models for a while, where times are taken."""
-    before = {name: os.environ.get(name) for name in ("CRITGRAD_GRAPH", compiling.ASKED) if eager}
-    os.environ.update(dict.fromkeys(before, "0"))
+    surroundings = Surroundings()
+    surroundings.change({"CRITGRAD_GRAPH": "0", compiling.ASKED: "0"} if eager else {})
     try:
         yield
     finally:
-        for name, value in before.items():
-            os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value
+        surroundings.restore()
 
 
 @contextmanager

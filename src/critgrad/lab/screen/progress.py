@@ -9,15 +9,13 @@ from typing import Any
 
 import torch
 
-from ..run.coordinator import Event
+from ..run.coordinator import Event, OnEvent
 from ..run.coordinator import Progress as SweepProgress
 from ..train import EpochProgress
 from . import console as screen
 from .live import epoch_line
 
 PLAIN_SECONDS = 10.0  # between two plain lines
-
-OnEvent = Callable[[Event], None]
 
 
 def duration(seconds: float | None) -> str:
