@@ -4,6 +4,8 @@ keeps its traceback.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class LabError(ValueError):
     """A value, a file or an order that a user can put right; the message says how."""
@@ -17,6 +19,18 @@ class MissingFileError(LabError, FileNotFoundError):
 
 class MissingPackageError(LabError, ModuleNotFoundError):
     """A package that has to be installed."""
+
+
+def require_known(name: object, known: Iterable[str], what: str, count: str = "one") -> None:
+    """Refuse a name that is not among the known ones, which the error lists.
+
+    >>> require_known("adam", ("SGD", "Adam"), "optimizer")
+    Traceback (most recent call last):
+    critgrad.lab.errors.LabError: Invalid optimizer: 'adam', expected one of SGD, Adam
+    """
+    names = list(known)
+    if name not in names:
+        raise LabError(f"Invalid {what}: {name!r}, expected {count} of {', '.join(names)}")
 
 
 # Paths that a command was given, as the operating system complains of them.

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .errors import LabError
+from .errors import LabError, require_known
 from .stats import EdgeAxis, at_edge
 
 # One column of the Sobol sequence for each name, whatever the arm: that is what makes points shared.
@@ -68,8 +68,7 @@ class Axis:
             if not self.choices:
                 raise LabError("Invalid axis: a choice needs choices")
             return
-        if self.scale not in _SCALES:
-            raise LabError(f"Invalid scale: {self.scale!r}, expected one of {', '.join(_SCALES)}, choice")
+        require_known(self.scale, (*_SCALES, "choice"), "scale")
         if not self.low < self.high:
             raise LabError(f"Invalid range: {self.low} to {self.high}, expected low < high")
         if self.scale == "log" and self.low <= 0:
@@ -161,8 +160,7 @@ def draw(space: Space, seed: int, first: int, count: int) -> list[Point]:
     True
     """
     for name in space:
-        if name not in COLUMNS:
-            raise LabError(f"Invalid axis: {name!r}, expected one of {', '.join(COLUMNS)}")
+        require_known(name, COLUMNS, "axis")
     return [{name: axis.value(u[name]) for name, axis in space.items()} for u in sobol(seed, first, count)]
 
 

@@ -58,7 +58,7 @@ def check(label: str, value: float, bound: float) -> bool:
 def step_ms(task: str, optimizer: str, size: int, device: str, graph: bool) -> tuple[float, str]:
     trials = [Trial(task, optimizer, {"lr": 0.001}, i % 10, {}, "bank") for i in range(size)]
     problem = problem_for(trials[0], device)
-    bank = Bank(problem, crew(trials, problem.task.weight_decay), None)  # type: ignore[arg-type]
+    bank = Bank(problem, crew(trials, problem.task.weight_decay))  # type: ignore[arg-type]
     step = Stepper(bank, graph)
 
     def run(steps: int) -> float:

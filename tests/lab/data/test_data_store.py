@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from data_helpers import PACKED, TEXT, Toy
 
+from critgrad.lab.replacing import replacing
 from critgrad.lab.tasks import data
 from critgrad.lab.tasks.data import dataset as datasets
 from critgrad.lab.tasks.data import files, store
@@ -206,7 +207,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_temporary_one(tmp_path: P
     target.write_bytes(b"old")
 
     def interrupted() -> None:
-        with datasets.replacing(target) as out:
+        with replacing(target) as out:
             out.write(b"half of the n")
             raise KeyboardInterrupt
 

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from critgrad.lab.report import palette
+from critgrad.lab.report import drawing, palette
 from critgrad.lab.report.drawing import inline
 from critgrad.lab.report.figure import (
     LARGEST_LINE,
@@ -70,6 +70,12 @@ def test_the_arms_of_a_family_that_are_drawn_together_differ():
     assert len({(s.ink, s.dash, s.marker) for s in looks.values()}) == len(looks)
     steps = [step_style(i, 7) for i in range(7)]
     assert len({(s.ink, s.dash) for s in steps}) == 7
+
+
+def test_the_drawing_knows_every_marker_and_dash_of_a_look():
+    looks = [style_of(name, arm) for name in OPTIMIZERS for arm in ("", *ARMS)] + [step_style(i, 7) for i in range(7)]
+    assert {look.marker for look in looks} <= drawing._MARKERS.keys()
+    assert {look.dash for look in looks} <= drawing._DASHES.keys()
 
 
 def test_an_axis_is_logarithmic_where_values_span_decades_and_its_ticks_lie_inside():

@@ -10,8 +10,8 @@ import torch
 
 from critgrad.lab.errors import LabError
 from critgrad.lab.study.axes import axis_of, near_end, points, settled
-from critgrad.lab.study.file import Schedule
 from critgrad.lab.study.plan import replicate_seed
+from critgrad.lab.train.schedule import factor
 
 LR, MOMENTUM = axis_of("log 1e-4 1e-1"), axis_of("one-minus 0.5 0.99")
 
@@ -89,8 +89,8 @@ def test_seeds_lie_in_their_range_and_differ() -> None:
 
 
 def test_schedules_begin_with_their_warm_up_and_end_low() -> None:
-    linear = [Schedule("linear", 0.25).factor(step, 8) for step in range(8)]
+    linear = [factor("linear", 0.25, step, 8) for step in range(8)]
     assert linear[:3] == [0.5, 1.0, 1.0]
     assert linear[2:] == sorted(linear[2:], reverse=True)
     assert math.isclose(linear[-1], 1 / 6)
-    assert [Schedule().factor(step, 8) for step in range(8)] == [1.0] * 8
+    assert [factor("constant", 0.0, step, 8) for step in range(8)] == [1.0] * 8

@@ -241,7 +241,7 @@ def test_a_few_steps_on_the_real_rows_lower_the_convex_loss(real_data, name):
 def test_a_convex_task_reports_the_loss_that_it_minimises():
     problem = problem_of("covtype-logreg@tiny", {"dtype": "float64"}, torch.device("cpu"))
     model = problem.build()
-    x, y = problem.splits["train"][0].slice(0, problem.train_size), problem.splits["train"][1]
+    x, y = problem.splits["train"][0].take(slice(problem.train_size)), problem.splits["train"][1]
     penalty = 0.01 / 2 * sum(p.square().sum() for p in model.parameters())
     expected = F.cross_entropy(model(x), y) + penalty
     assert penalty > 0

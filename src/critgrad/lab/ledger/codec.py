@@ -13,22 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..run import results
-from ..run.results import Result
-
-
-def dumps(values: Mapping[str, Any]) -> str:
-    """What ``results.dumps`` gives, at a tenth of its price where all numbers are finite."""
-    try:
-        return json.dumps(values, sort_keys=True, allow_nan=False, default=_item)
-    except (ValueError, TypeError):
-        return results.dumps(values)
-
-
-def _item(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        return value.item()
-    raise TypeError(f"{value!r} is no plain value")
+from ..run.results import Result, dumps
 
 
 def pack(arrays: Mapping[str, np.ndarray]) -> tuple[str, bytes]:

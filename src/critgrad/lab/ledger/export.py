@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import importlib
+import io
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ..errors import LabError, MissingPackageError
+from ..replacing import replacing
 from .store import Ledger
 
 _FIRST = ("key", "task", "optimizer", "seed", "engine", "status", "track", "family", "arm", "purpose", "registration")
@@ -26,10 +27,7 @@ def table(ledger: Ledger) -> list[dict[str, Any]]:
         trial = row.trial
         record: dict[str, Any] = {
             "key": row.key,
-            "task": trial.task,
-            "optimizer": trial.optimizer,
-            "seed": trial.seed,
-            "engine": trial.engine,
+            **{name: getattr(trial, name) for name in ("task", "optimizer", "seed", "engine")},
             "status": row.status,
             **{
                 name: ";".join(getattr(role, name) for role in row.roles)
@@ -68,12 +66,8 @@ def export(ledger: Ledger, path: str | Path) -> int:
             f"Invalid file for an export: {str(path)!r}, expected a name that ends in {' or '.join(writers)}"
         )
     records = table(ledger)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        writers[path.suffix](temporary, records, columns(records))
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as file:
+        writers[path.suffix](file, records, columns(records))
     return len(records)
 
 
@@ -82,15 +76,15 @@ def _flat(value: Any) -> Any:
     return json.dumps(value) if isinstance(value, (list, dict)) else value
 
 
-def _write_csv(path: Path, records: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, names, restval="")
-        writer.writeheader()
-        for record in records:
-            writer.writerow({name: _flat(value) for name, value in record.items()})
+def _write_csv(file: IO[bytes], records: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, names, restval="")
+    writer.writeheader()
+    writer.writerows({name: _flat(value) for name, value in record.items()} for record in records)
+    file.write(text.getvalue().encode())
 
 
-def _write_parquet(path: Path, records: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
+def _write_parquet(file: IO[bytes], records: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
     try:
         pyarrow = importlib.import_module("pyarrow")
         parquet = importlib.import_module("pyarrow.parquet")
@@ -99,7 +93,7 @@ def _write_parquet(path: Path, records: Sequence[dict[str, Any]], names: Sequenc
             "Parquet needs another package: pip install pyarrow; or export to a .csv file"
         ) from error
     arrays = [pyarrow.array(_column([_flat(record.get(name)) for record in records])) for name in names]
-    parquet.write_table(pyarrow.table(arrays, names=list(names)), path)
+    parquet.write_table(pyarrow.table(arrays, names=list(names)), file)
 
 
 def _column(values: list[Any]) -> list[Any]:

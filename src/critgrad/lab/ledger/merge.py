@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from ..errors import LabError
 from ..run.results import Result, loss_at_best, loss_is_known
 from ..run.spec import SCHEMA, STUDY_SCHEMA
 from .lock import WriterLock
-from .packed import Unpacked, is_packed, pack
+from .packed import is_packed, pack, unpacked
 from .records import LedgerError, Role, Row
 from .schema import connect_writer, explained
 from .store import Ledger
@@ -98,7 +97,11 @@ def merge(
         with Ledger.open(file, write=True, create=True) as into:
             for source in sources:
                 with Ledger.open(source) as ledger, into.transaction():
-                    _merge_one(into, ledger, merged, salvage, _Form(compact, curves, tasks))
+                    for row in _salvaged(ledger, merged) if salvage else _all_rows(ledger):
+                        if tasks is None or row.trial.task in tasks:
+                            _merge_row(into, row, merged, compact, curves)
+                    with suppress(LedgerError) if salvage else nullcontext():
+                        _merge_rest(into, ledger, merged)
             if afterwards is not None:
                 afterwards(into)
         if compact or is_packed(target):
@@ -115,48 +118,27 @@ def _written(target: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="critgrad-") as folder:
         file = Path(folder) / target.stem
         if target.exists():
-            there = Unpacked(target)
-            shutil.copyfile(there.path, file)
-            there.close()
+            with unpacked(target) as there:
+                shutil.copyfile(there, file)
         yield file
         pack(file, target)
 
 
-@dataclass(frozen=True)
-class _Form:
-    """What a merge takes, and in which form."""
-
-    compact: bool
-    curves: bool
-    tasks: Sequence[str] | None
-
-    def of(self, row: Row) -> Result:
-        result = Result(row.curves, row.summary, row.provenance)
-        if not self.compact:
-            return result
+def _merge_row(into: Ledger, row: Row, merged: Merged, compact: bool, curves: bool) -> None:
+    if row.status == "failed":
+        merged.failed += into.fail(row.trial, row.error or "", row.roles, finished=row.finished)
+        return
+    result = Result(row.curves, row.summary, row.provenance)
+    if compact:
         small = published(result, row.roles)
-        return small if self.curves else Result({}, small.summary, small.provenance)
-
-
-def _merge_one(into: Ledger, ledger: Ledger, merged: Merged, salvage: bool, form: _Form) -> None:
-    for row in _salvaged(ledger, merged) if salvage else _all_rows(ledger):
-        if form.tasks is not None and row.trial.task not in form.tasks:
-            continue
-        if row.status == "failed":
-            merged.failed += into.fail(row.trial, row.error or "", row.roles, finished=row.finished)
-            continue
-        if into.add(row.trial, form.of(row), row.roles, finished=row.finished):
-            merged.added += 1
-            continue
-        merged.known += 1
-        known = into.row(row.key)
-        if known is not None and not _same_run(known, row):
-            merged.conflicts.append(row.key)
-    try:
-        _merge_rest(into, ledger, merged)
-    except LedgerError:
-        if not salvage:
-            raise
+        result = small if curves else Result({}, small.summary, small.provenance)
+    if into.add(row.trial, result, row.roles, finished=row.finished):
+        merged.added += 1
+        return
+    merged.known += 1
+    known = into.row(row.key)
+    if known is not None and not _same_run(known, row):
+        merged.conflicts.append(row.key)
 
 
 def _all_rows(ledger: Ledger) -> Iterator[Row]:
@@ -169,17 +151,13 @@ def _same_run(known: Row, row: Row) -> bool:
     if same_numbers(known, row):
         return True
     both = bool(known.curves) and bool(row.curves)
+    return same_numbers(_coarse(known, both), _coarse(row, both))
+
+
+def _coarse(row: Row, with_curves: bool) -> Result:
+    if not with_curves:  # nor what a published run may have got from its curves, when these had been rounded already
+        return Result({}, {name: value for name, value in row.summary.items() if name != "valid_loss"})
     # The roles decide what is rounded, and a run may have got more of them since: none keeps the fewest bits.
-    forms = [_coarse(one) if both else Result({}, _without_loss(one.summary)) for one in (known, row)]
-    return same_numbers(*forms)
-
-
-def _without_loss(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what a published run may have got from its curves, when these had been rounded already."""
-    return {name: value for name, value in summary.items() if name != "valid_loss"}
-
-
-def _coarse(row: Row) -> Result:
     curves = {name: rounded(values) if values.dtype.kind == "f" else values for name, values in row.curves.items()}
     return Result(curves, row.summary)
 
@@ -245,13 +223,9 @@ def _vacuum(path: Path) -> None:
     """Give back unused pages, and leave one file without a log beside it; the next writer brings the log back."""
     lock = WriterLock(path)
     try:
-        with explained(path):
-            connection = connect_writer(path)
-            try:
-                connection.execute("PRAGMA journal_mode=DELETE")
-                connection.execute("VACUUM")
-            finally:
-                connection.close()
+        with explained(path), closing(connect_writer(path)) as connection:
+            connection.execute("PRAGMA journal_mode=DELETE")
+            connection.execute("VACUUM")
     finally:
         lock.release()
 

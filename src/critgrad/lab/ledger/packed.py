@@ -6,11 +6,13 @@ What thousands of runs have in common is spread over the pages of an SQLite file
 from __future__ import annotations
 
 import lzma
-import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from ..replacing import replacing
 from .records import LedgerError
 
 SUFFIX = ".xz"
@@ -27,30 +29,19 @@ def is_packed(path: str | Path) -> bool:
 
 def pack(ledger: Path, target: Path) -> None:
     """Write the packed form of a ledger that nobody has open: the old file or the new one is there, never half of it."""
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        with open(ledger, "rb") as source, lzma.open(temporary, "wb", preset=9 | lzma.PRESET_EXTREME) as packed:
-            shutil.copyfileobj(source, packed)
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    best = 9 | lzma.PRESET_EXTREME
+    with open(ledger, "rb") as source, replacing(target) as file, lzma.open(file, "wb", preset=best) as packed:
+        shutil.copyfileobj(source, packed)
 
 
-class Unpacked:
-    """A ledger unpacked in a folder of its own, which ``close`` removes. To be read: ``write`` is an error."""
-
-    def __init__(self, packed: Path, write: bool = False) -> None:
-        if write:
-            raise LedgerError(f"The ledger {packed} is packed: `critgrad merge` writes it, no other command does")
-        self._folder = tempfile.TemporaryDirectory(prefix="critgrad-")
-        self.path = Path(self._folder.name) / packed.stem
+@contextmanager
+def unpacked(packed: Path) -> Iterator[Path]:
+    """A ledger unpacked in a folder of its own, to be read."""
+    with tempfile.TemporaryDirectory(prefix="critgrad-") as folder:
+        path = Path(folder) / packed.stem
         try:
-            with lzma.open(packed, "rb") as source, open(self.path, "wb") as target:
+            with lzma.open(packed, "rb") as source, open(path, "wb") as target:
                 shutil.copyfileobj(source, target)
         except (lzma.LZMAError, EOFError) as error:
-            self.close()
             raise LedgerError(f"Ledger {packed}: {error}. The file is damaged or not packed with xz") from error
-
-    def close(self) -> None:
-        """Remove the folder."""
-        self._folder.cleanup()
+        yield path

@@ -15,7 +15,6 @@ import numpy as np
 from .records import Row
 from .view import View
 
-_PER_SEED = ("donor_seed", "seed")
 Group = tuple[str, str, str, str]  # task, optimizer, settings, engine
 
 
@@ -27,11 +26,9 @@ class RankedSetting:
     optimizer: str
     hyper: Mapping[str, Any]
     settings: Mapping[str, Any]
-    engine: str
     seeds: int
     valid: float
     test: float
-    diverged: int
 
 
 def ranking(rows: Sequence[Row]) -> dict[Group, list[RankedSetting]]:
@@ -45,7 +42,7 @@ def ranking(rows: Sequence[Row]) -> dict[Group, list[RankedSetting]]:
         if "donor_seed" in trial.hyper:
             continue
         group = (trial.task, trial.optimizer, json.dumps(dict(trial.settings), sort_keys=True), trial.engine)
-        hyper = {name: value for name, value in trial.hyper.items() if name not in _PER_SEED}
+        hyper = {name: value for name, value in trial.hyper.items() if name != "seed"}
         by_seed = groups.setdefault(group, {}).setdefault(json.dumps(hyper, sort_keys=True), {})
         by_seed.setdefault(trial.seed, row)
     return {group: _ranked(group, settings) for group, settings in sorted(groups.items())}
@@ -58,17 +55,7 @@ def _ranked(group: Group, settings: Mapping[str, Mapping[int, Row]]) -> list[Ran
     entries = []
     for hyper, by_seed in settings.items():
         rows = list(by_seed.values())
-        entries.append(
-            RankedSetting(
-                task=group[0],
-                optimizer=group[1],
-                hyper=json.loads(hyper),
-                settings=json.loads(group[2]),
-                engine=group[3],
-                seeds=len(rows),
-                valid=float(np.mean(view.values(rows, "valid"))),
-                test=float(np.mean(view.values(rows, "test"))),
-                diverged=sum(bool(row.summary.get("diverged")) for row in rows),
-            )
-        )
+        valid, test = (float(np.mean(view.values(rows, split))) for split in ("valid", "test"))
+        task, optimizer, fixed, _ = group
+        entries.append(RankedSetting(task, optimizer, json.loads(hyper), json.loads(fixed), len(rows), valid, test))
     return sorted(entries, key=lambda entry: -entry.valid if higher else entry.valid)

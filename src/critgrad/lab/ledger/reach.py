@@ -11,8 +11,6 @@ from ..stats import Speedup, kaplan_meier, speedup, target_value, time_to_target
 from .records import Row
 from .view import View, number
 
-UNITS = ("epochs", "steps", "seconds")
-
 
 @dataclass(frozen=True)
 class Reach:

@@ -85,18 +85,13 @@ def settings_of(row: Row, varied: Iterable[str] = ()) -> dict[str, Any]:
 def alike(rows: Iterable[Row], varied: Iterable[str] = ()) -> list[tuple[dict[str, Any], list[Row]]]:
     """Rows in groups of equal settings."""
     names = tuple(varied)
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(json.dumps(settings_of(row, names), sort_keys=True), []).append(row)
+    groups = _grouped(rows, lambda row: json.dumps(settings_of(row, names), sort_keys=True))
     return [(json.loads(text), members) for text, members in groups.items()]
 
 
 def setting_groups(rows: Iterable[Row]) -> list[list[Row]]:
     """Rows that differ in nothing but the seed, and in what was recorded beside the curves."""
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        whole = {**row.trial.to_dict(), "seed": None, "probe": None}
-        groups.setdefault(content_hash(whole), []).append(row)
+    groups = _grouped(rows, lambda row: content_hash({**row.trial.to_dict(), "seed": None, "probe": None}))
     return list(groups.values())
 
 

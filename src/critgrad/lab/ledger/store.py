@@ -6,22 +6,23 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..run.results import Result
+from ..run.results import Result, dumps
 from ..run.spec import SCHEMA, STUDY_SCHEMA, Trial
-from .codec import dumps, join_summary, pack, split_summary
+from .codec import join_summary, pack, split_summary
 from .lock import WriterLock
-from .packed import Unpacked, is_packed
+from .packed import is_packed, unpacked
 from .records import LedgerError, Role, Row, StoredAnalysis
 from .schema import connect_reader, connect_writer, explained
 
 # A part of a trial that is the same for its whole group: all but the numbers of ``hyper`` and the seed.
-_SPEC_FIELDS = ("schema", "task", "optimizer", "settings", "engine", "probe", "registration")
+_SPEC_COLUMNS = ("schema", "task", "optimizer", "registration")
+_SPEC_FIELDS = (*_SPEC_COLUMNS, "settings", "engine", "probe")
 
 _ROWS = """
 SELECT runs.key, specs.text, runs.seed, runs.hyper, runs.status, runs.finished, names.text, runs.numbers, origin.text,
@@ -37,15 +38,13 @@ class Ledger:
     """All runs of an experiment, in one file.
 
     Open it with ``Ledger.open``; one process at a time may write, any number may read meanwhile. It is a context manager.
+    ``writable``: whether it was opened for writing.
     """
 
-    def __init__(
-        self, path: Path, connection: sqlite3.Connection, lock: WriterLock | None, unpacked: Unpacked | None = None
-    ) -> None:
-        self.path = path
+    def __init__(self, path: Path, connection: sqlite3.Connection, writable: bool, held: ExitStack) -> None:
+        self.path, self.writable = path, writable
         self._connection = connection
-        self._lock = lock
-        self._unpacked = unpacked
+        self._held = held  # what is given back when it is closed
         self._depth = 0
         self._ids: dict[tuple[str, Any], int] = {}
 
@@ -59,26 +58,19 @@ class Ledger:
             )
         if path.is_dir():
             raise LedgerError(f"Ledger {path} is a folder: give the file, such as --ledger {path / 'runs.db'}")
-        unpacked = Unpacked(path, write) if is_packed(path) else None
-        lock = WriterLock(path) if write else None
-        try:
-            with explained(path):
-                file = path if unpacked is None else unpacked.path
-                return cls(path, connect_writer(file) if write else connect_reader(file), lock, unpacked)
-        except BaseException:
-            if unpacked is not None:
-                unpacked.close()
-            if lock is not None:
-                lock.release()
-            raise
+        if write and is_packed(path):
+            raise LedgerError(f"The ledger {path} is packed: `critgrad merge` writes it, no other command does")
+        with ExitStack() as held, explained(path):
+            if write:
+                held.callback(WriterLock(path).release)
+            file = held.enter_context(unpacked(path)) if is_packed(path) else path
+            connection = connect_writer(file) if write else connect_reader(file)
+            held.callback(connection.close)
+            return cls(path, connection, write, held.pop_all())
 
     def close(self) -> None:
         """Close the file and let others write."""
-        self._connection.close()
-        if self._unpacked is not None:
-            self._unpacked.close()
-        if self._lock is not None:
-            self._lock.release()
+        self._held.close()
 
     def __enter__(self) -> Ledger:
         return self
@@ -86,17 +78,12 @@ class Ledger:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    @property
-    def writable(self) -> bool:
-        """Whether it was opened for writing."""
-        return self._lock is not None
-
     # -- writing -------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """All that is written inside is there afterwards, or nothing of it. Inside another one it is part of that."""
-        if self._lock is None:
+        if not self.writable:
             raise LedgerError(f"The ledger {self.path} was opened for reading: open it with write=True")
         if self._depth:
             yield
@@ -126,7 +113,7 @@ class Ledger:
         names, numbers = split_summary(result.summary)
         values: dict[str, Any] = {"error": None, "numbers": numbers, "curves": curves}
         with self.transaction():
-            if self._status(trial.key) == "done":
+            if self._known(trial.key)[1] == "done":
                 self.add_roles(trial.key, roles)
                 return False
             values["summary"] = self._shared(names)
@@ -138,7 +125,7 @@ class Ledger:
     def fail(self, trial: Trial, error: str, roles: Iterable[Role] = (), *, finished: float | None = None) -> bool:
         """Note that a trial could not be run. ``False``: it had been done before, and stays done."""
         with self.transaction():
-            if self._status(trial.key) == "done":
+            if self._known(trial.key)[1] == "done":
                 return False
             self._link(self._write(trial, "failed", {"error": error, **_at(finished)}), roles)
             return True
@@ -146,10 +133,10 @@ class Ledger:
     def add_roles(self, key: str, roles: Iterable[Role]) -> None:
         """Give a run that is in the ledger more roles; those that it has already stay as they are."""
         with self.transaction():
-            found = self._connection.execute("SELECT id FROM runs WHERE key = ?", (bytes.fromhex(key),)).fetchone()
-            if found is None:
+            number, _ = self._known(key)
+            if number is None:
                 raise LedgerError(f"There is no run {key} in {self.path}: add the run before its roles")
-            self._link(found[0], roles)
+            self._link(number, roles)
 
     def put_analysis(
         self,
@@ -183,17 +170,18 @@ class Ledger:
                     "INSERT OR REPLACE INTO state (name, text) VALUES (?, ?)", (name, json.dumps(value))
                 )
 
-    def _status(self, key: str) -> str | None:
-        found = self._connection.execute("SELECT status FROM runs WHERE key = ?", (bytes.fromhex(key),)).fetchone()
-        return found[0] if found else None
+    def _known(self, key: str) -> tuple[int | None, str | None]:
+        """Number and status of a run, where there is one."""
+        sql = "SELECT id, status FROM runs WHERE key = ?"
+        return self._connection.execute(sql, (bytes.fromhex(key),)).fetchone() or (None, None)
 
     def _write(self, trial: Trial, status: str, values: Mapping[str, Any]) -> int:
         """Write a row, over that of a failed run if there is one, whose roles then stay; the row's number."""
         whole = trial.to_dict()
-        spec = {name: whole[name] for name in _SPEC_FIELDS} | {"names": list(whole["hyper"])}
+        text = dumps({**{name: whole[name] for name in _SPEC_FIELDS}, "names": list(whole["hyper"])})
         row = {
             "key": bytes.fromhex(trial.key),
-            "spec": self._spec(dumps(spec), whole),
+            "spec": self._numbered("specs", text, text=text, **{name: whole[name] for name in _SPEC_COLUMNS}),
             "seed": trial.seed,
             "hyper": json.dumps(list(whole["hyper"].values()), separators=(",", ":")),
             "status": status,
@@ -202,8 +190,8 @@ class Ledger:
         }
         updates = ", ".join(f"{name} = excluded.{name}" for name in row if name != "key")
         sql = f"INSERT INTO runs ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})"
-        self._connection.execute(f"{sql} ON CONFLICT (key) DO UPDATE SET {updates}", tuple(row.values()))
-        return int(self._connection.execute("SELECT id FROM runs WHERE key = ?", (row["key"],)).fetchone()[0])
+        sql += f" ON CONFLICT (key) DO UPDATE SET {updates} RETURNING id"
+        return int(self._connection.execute(sql, tuple(row.values())).fetchone()[0])
 
     def _link(self, run: int, roles: Iterable[Role]) -> None:
         for role in roles:
@@ -213,24 +201,11 @@ class Ledger:
     def _shared(self, text: str) -> int:
         return self._numbered("shared", text, text=text)
 
-    def _spec(self, text: str, whole: Mapping[str, Any]) -> int:
-        found = self._ids.get(("specs", text))
-        if found is None:
-            number = self._connection.execute("SELECT id FROM specs WHERE text = ?", (text,)).fetchone()
-            if number is None:
-                columns = tuple(whole[name] for name in ("schema", "task", "optimizer", "registration"))
-                number = self._connection.execute(
-                    "INSERT INTO specs (text, schema, task, optimizer, registration) VALUES (?, ?, ?, ?, ?) RETURNING id",
-                    (text, *columns),
-                ).fetchone()
-            found = self._ids["specs", text] = number[0]
-        return found
-
-    def _numbered(self, table: str, known_as: Any, **columns: str) -> int:
+    def _numbered(self, table: str, known_as: Any, **columns: Any) -> int:
         """The number of a row of a small table, which is added if it is not there."""
         found = self._ids.get((table, known_as))
         if found is None:
-            match = " AND ".join(f"{name} = ?" for name in columns)
+            match = " AND ".join(f"{name} IS ?" for name in columns)
             values = tuple(columns.values())
             number = self._connection.execute(f"SELECT id FROM {table} WHERE {match}", values).fetchone()
             if number is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..errors import LabError
+from ..errors import require_known
 from .page import render
 from .parts import Page, PageBlock, Section
 
@@ -17,8 +17,7 @@ def formats_of(texts: tuple[str, ...]) -> tuple[str, ...]:
     """The formats that were asked for; one text may carry several: ``svg,pdf``."""
     wanted = tuple(dict.fromkeys(name.strip().lower() for text in texts for name in text.split(",") if name.strip()))
     for name in wanted:
-        if name not in FORMATS:
-            raise LabError(f"Invalid format: {name!r}, expected some of {', '.join(FORMATS)}")
+        require_known(name, FORMATS, "format", "some")
     return wanted
 
 

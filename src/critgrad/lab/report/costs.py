@@ -17,12 +17,6 @@ def median_of(rows: Sequence[Row], name: str) -> float | None:
     return float(np.median(known)) if known else None
 
 
-def quartiles(rows: Sequence[Row]) -> tuple[float, float] | None:
-    """Of a step's time in ms."""
-    low, high = median_of(rows, "step_ms_low"), median_of(rows, "step_ms_high")
-    return None if low is None or high is None else (low, high)
-
-
 def epoch_seconds(rows: Sequence[Row]) -> float | None:
     """Training time of an epoch."""
     known = [
@@ -33,27 +27,24 @@ def epoch_seconds(rows: Sequence[Row]) -> float | None:
     return float(np.median(known)) if known else None
 
 
-def peak(rows: Sequence[Row]) -> int | None:
-    """The most memory that any of the runs took on the accelerator, beside its data."""
-    return max((int(row.summary["run_bytes"]) for row in rows if row.summary.get("run_bytes")), default=None)
-
-
 @dataclass(frozen=True)
 class ArmCost:
     """What an arm costs, where that was measured."""
 
     step_ms: float | None
-    step_range: tuple[float, float] | None
+    step_range: tuple[float, float] | None  # its quartiles
     to_base: float | None  # a step's time, in times of the base's
     epoch_seconds: float | None
-    peak_bytes: int | None
+    peak_bytes: int | None  # the most that any of the runs took on the accelerator, beside its data
 
 
 def cost_of(rows: Sequence[Row], base: Sequence[Row] = ()) -> ArmCost:
     """From an arm's own runs, and its base's."""
-    step, of_base = median_of(rows, "step_ms"), median_of(base, "step_ms")
+    step, low, high = (median_of(rows, name) for name in ("step_ms", "step_ms_low", "step_ms_high"))
+    of_base = median_of(base, "step_ms")
     ratio = step / of_base if step and of_base else None
-    return ArmCost(step, quartiles(rows), ratio, epoch_seconds(rows), peak(rows))
+    peak = max((int(row.summary["run_bytes"]) for row in rows if row.summary.get("run_bytes")), default=None)
+    return ArmCost(step, None if low is None or high is None else (low, high), ratio, epoch_seconds(rows), peak)
 
 
 def reached_text(found: Any) -> str:

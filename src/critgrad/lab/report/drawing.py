@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import MissingPackageError
-from .figure import Bars, Figure, FigureAxis, Heat, Line, Number, Points
+from .figure import Bars, Figure, Heat, Line, Number, Points
 from .palette import AXIS, GRID, TEXT, Ink
 
 _DASHES: dict[str, tuple[float, ...]] = {
@@ -224,34 +224,27 @@ def _draw(figure: Figure, canvas: Any, *, hidden: bool) -> Any:
 
 
 def _axes(axes: Any, figure: Figure) -> None:
+    from matplotlib.ticker import MaxNLocator, NullFormatter
+
     heat = any(isinstance(series, Heat) for series in figure.series)
     axes.set_xlabel(textwrap.fill(figure.x.title, 60))
     axes.set_ylabel(textwrap.fill(figure.y.title, 40))
-    for axis, which in ((figure.x, "x"), (figure.y, "y")):
+    for axis, which, drawn in ((figure.x, "x", axes.xaxis), (figure.y, "y", axes.yaxis)):
         if axis.labels is None and axis.log:
-            (axes.set_xscale if which == "x" else axes.set_yscale)("log")
+            axes.set(**{f"{which}scale": "log"})
         if axis.range is not None:
-            (axes.set_xlim if which == "x" else axes.set_ylim)(*axis.range)
+            axes.set(**{f"{which}lim": axis.range})
         if axis.ticks is not None:
-            _ticks(axes, axis, which)
+            drawn.set_ticks(axis.ticks, axis.names or [f"{tick:g}" for tick in axis.ticks])
+            drawn.set_minor_formatter(NullFormatter())
         if axis.whole:
-            from matplotlib.ticker import MaxNLocator
-
-            (axes.xaxis if which == "x" else axes.yaxis).set_major_locator(MaxNLocator(integer=True, nbins=8))
+            drawn.set_major_locator(MaxNLocator(integer=True, nbins=8))
     if figure.reference is not None:
         axes.axvline(figure.reference, color=AXIS.light, linestyle=":", linewidth=1)
     if figure.y.labels is not None and not heat:
         axes.set_yticks(range(len(figure.y.labels)), figure.y.labels, fontsize=9)
         axes.set_ylim(len(figure.y.labels) - 0.4, -0.6)
         axes.grid(False, axis="y")
-
-
-def _ticks(axes: Any, axis: FigureAxis, which: str) -> None:
-    from matplotlib.ticker import NullFormatter
-
-    labels = axis.names or [f"{tick:g}" for tick in axis.ticks or ()]
-    (axes.set_xticks if which == "x" else axes.set_yticks)(axis.ticks, labels)
-    (axes.xaxis if which == "x" else axes.yaxis).set_minor_formatter(NullFormatter())
 
 
 def _floats(values: Sequence[Number] | None) -> list[float]:
@@ -274,7 +267,7 @@ def _line(axes: Any, series: Line, entry: int, wash: float, floor: float) -> Non
         color=style.ink.light,
         linestyle=(0, _DASHES[style.dash]) if _DASHES[style.dash] else "-",
         linewidth=0.8 * style.width,
-        marker=_MARKERS.get(style.marker, "o") if series.markers else None,
+        marker=_MARKERS[style.marker] if series.markers else None,
         markersize=4.5,
         drawstyle="steps-post" if series.steps else None,
     )
@@ -319,7 +312,7 @@ def _points(axes: Any, series: Points, figure: Figure) -> None:
             [value],
             [(figure.y.labels or ()).index(series.labels[row])],
             xerr=_whiskers([value], [series.low[row]], [series.high[row]]),
-            fmt=_MARKERS.get(style.marker, "o"),
+            fmt=_MARKERS[style.marker],
             color=style.ink.light,
             markersize=6,
             elinewidth=1.8,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
+from ..stats import Comparison, Interval, Speedup
 from ..words import FEWEST_FOR_INTERVAL
-from .palette import PLAIN, Ink, Style
+from .palette import Ink, Style
 
 Number: TypeAlias = float | None
 LARGEST_LINE = 160  # points of a line that are embedded
@@ -108,7 +109,6 @@ class Figure:
     caption: str = ""
     reference: float | None = None  # a line across the x axis: no difference
     rows: int = 0  # of categories, for the height
-    ink: Ink = field(default=PLAIN)
 
     @property
     def height(self) -> int:
@@ -121,15 +121,7 @@ def clean(values: Iterable[Number]) -> list[Number]:
     return [None if v is None or not math.isfinite(v) else float(f"{v:.6g}") for v in values]
 
 
-class Ends(Protocol):
-    """What an interval is drawn from."""
-
-    @property
-    def low(self) -> float: ...
-    @property
-    def high(self) -> float: ...
-    @property
-    def n(self) -> int: ...
+Ends: TypeAlias = Interval | Comparison | Speedup  # what an interval is drawn from
 
 
 def whiskers(found: Sequence[Ends]) -> tuple[list[Number], list[Number]]:

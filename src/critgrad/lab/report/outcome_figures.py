@@ -17,7 +17,6 @@ from .figure import (
     FigureAxis,
     Line,
     Points,
-    Series,
     arrows_text,
     clean,
     over_epochs,
@@ -54,7 +53,7 @@ def curve_figures(panel: Panel) -> list[Figure]:
 
 
 def _curves(panel: Panel, family: str, arms: Sequence[PanelArm], name: str, title: str) -> Figure | None:
-    lines: list[Series] = []
+    lines: list[Line] = []
     kinds: set[str] = set()
     for arm in arms:
         found = _band(arm.rows, name)
@@ -66,14 +65,14 @@ def _curves(panel: Panel, family: str, arms: Sequence[PanelArm], name: str, titl
         lines.append(over_epochs(label, mean, _panel_style(panel, arm), low, high, few=25, shown=arm.shown))
     if not lines:
         return None
-    means = [v for line in lines if isinstance(line, Line) and line.shown for v in line.y]
-    axis = value_axis(title, means)
-    window = None if axis.log else _window([line for line in lines if isinstance(line, Line) and line.shown])
+    shown = [line for line in lines if line.shown]
+    axis = value_axis(title, [v for line in shown for v in line.y])
+    window = None if axis.log else _window(shown)
     words = {"t": "mean and 95 % t-interval over seeds", "range": "mean and range over seeds", "one": "one run"}
     caption = "; ".join(words[kind] for kind in ("t", "range", "one") if kind in kinds)
     if window:
         caption += "; the first epochs lie outside"
-    if any(not line.shown for line in lines if isinstance(line, Line)):
+    if len(shown) < len(lines):
         caption += "; click the faded names to add controls"
     where = f"{panel.title}: {family}" if family else panel.title
     return Figure(
@@ -247,13 +246,13 @@ def best_after_figures(panel: Panel) -> list[Figure]:
     note += "; one that was stopped early counts by its longest runs" if panel.rungs else ""
     for family in panel.families:
         arms = [arm for arm in panel.arms if arm.family == family and arm.best_after is not None]
-        lines: list[Series] = []
+        lines: list[Line] = []
         for arm in arms:
             found = arm.best_after
             assert found is not None
             lines.append(over_epochs(arm.label, found.validation, _panel_style(panel, arm), few=20, shown=arm.shown))
-        if lines and any(isinstance(line, Line) and len(line.x) > 1 for line in lines):
-            values = [v for line in lines if isinstance(line, Line) for v in line.y]
+        if any(len(line.x) > 1 for line in lines):
+            values = [v for line in lines for v in line.y]
             out.append(
                 Figure(
                     slug("trials", panel.title, family),

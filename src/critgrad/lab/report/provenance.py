@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..ledger import Row
@@ -22,43 +22,37 @@ def run_table(source: Source) -> Table:
         roles = {(role.track, role.purpose) for role in row.roles} or {("", "")}
         for track, purpose in roles:
             groups.setdefault((row.trial.task, track, purpose), []).append(row)
-    heads = (
-        ("task", ""),
-        ("track", ""),
-        ("purpose", ""),
-        ("runs", "a run may serve several purposes"),
-        ("failed", "stopped by an error; not the same as diverged"),
-        ("diverged", ""),
-        ("settings", "hyper-parameters and task settings"),
-        ("seed numbers", ""),
-        ("engine", "bank: many small models at once; never timed"),
-    )
-    cells, records = [], []
+    facts: list[dict[str, Any]] = []
     for (task, track, purpose), rows in groups.items():
         done = [row for row in rows if row.status == "done"]
-        seeds = sorted({row.trial.seed for row in rows})
-        settings = len({str((r.trial.optimizer, dict(r.trial.hyper), dict(r.trial.settings))) for r in rows})
-        diverged = sum(bool(row.summary.get("diverged")) for row in done)
-        engines = ", ".join(sorted({row.trial.engine for row in rows}))
-        failed = len(rows) - len(done)
-        cells.append(
-            [
-                word(task),
-                word(track),
-                word(purpose),
-                number(len(done), 9),
-                Cell(str(failed), failed, "badge loss" if failed else ""),
-                number(diverged),
-                number(settings),
-                Cell(ranges(seeds), len(seeds)),
-                word(engines),
-            ]
+        facts.append(
+            {"task": task, "track": track, "purpose": purpose, "runs": len(done), "failed": len(rows) - len(done)}
+            | {"diverged": sum(bool(row.summary.get("diverged")) for row in done)}
+            | {"seeds": sorted({row.trial.seed for row in rows})}
+            | {"settings": len({str((r.trial.optimizer, dict(r.trial.hyper), dict(r.trial.settings))) for r in rows})}
+            | {"engines": ", ".join(sorted({row.trial.engine for row in rows}))}
         )
-        records.append(
-            {"task": task, "track": track, "purpose": purpose, "runs": len(done), "failed": failed}
-            | {"diverged": diverged, "seeds": seeds[:200]}
-        )
-    return Table("table-runs", heads, cells, records, "Runs")
+    columns = (
+        ("task", lambda row: word(row["task"])),
+        ("track", lambda row: word(row["track"])),
+        ("purpose", lambda row: word(row["purpose"])),
+        ("runs", "a run may serve several purposes", lambda row: number(row["runs"], 9)),
+        ("failed", "stopped by an error; not the same as diverged", lambda row: _failed(row["failed"])),
+        ("diverged", lambda row: number(row["diverged"])),
+        ("settings", "hyper-parameters and task settings", lambda row: number(row["settings"])),
+        ("seed numbers", lambda row: Cell(ranges(row["seeds"]), len(row["seeds"]))),
+        ("engine", "bank: many small models at once; never timed", lambda row: word(row["engines"])),
+    )
+    records = [{**_without(row, "settings", "engines"), "seeds": row["seeds"][:200]} for row in facts]
+    return table_of("table-runs", columns, facts, records, "Runs")
+
+
+def _failed(count: int) -> Cell:
+    return Cell(str(count), count, "badge loss" if count else "")
+
+
+def _without(facts: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in facts.items() if name not in names}
 
 
 def ranges(values: Sequence[int]) -> str:
@@ -92,26 +86,22 @@ def data_table(source: Source) -> Table:
         s = row.summary
         weights = ", ".join(f"{n}: {s[n]}" for n in ("weights", "vectors") if s.get(n) not in (None, "random"))
         groups[row.trial.task, str(s.get("data_state", "unknown")), str(s.get("data_sha256", "")), weights] += 1
-    heads = (
-        ("task", ""),
-        ("data", "whole, a part of it, or synthetic"),
-        ("runs", ""),
-        ("sha256", "of the data"),
-        ("weights", ""),
-    )
-    cells = [
-        [
-            word(task),
-            Cell(state.upper() if state != "whole" else state, css=_LOUD.get(state, "badge warn")),
-            number(count, 9),
-        ]
-        + [Cell(sha[:16], title=sha, css="code"), word(weights or "random")]
+    facts = [
+        {"task": task, "state": state, "sha256": sha, "runs": count, "weights": weights}
         for (task, state, sha, weights), count in groups.items()
     ]
-    records = [
-        {"task": task, "state": state, "sha256": sha, "runs": count} for (task, state, sha, _), count in groups.items()
-    ]
-    return Table("table-data", heads, cells, records, "Data")
+    columns = (
+        ("task", lambda row: word(row["task"])),
+        ("data", "whole, a part of it, or synthetic", lambda row: _state(row["state"])),
+        ("runs", lambda row: number(row["runs"], 9)),
+        ("sha256", "of the data", lambda row: Cell(row["sha256"][:16], title=row["sha256"], css="code")),
+        ("weights", lambda row: word(row["weights"] or "random")),
+    )
+    return table_of("table-data", columns, facts, [_without(row, "weights") for row in facts], "Data")
+
+
+def _state(state: str) -> Cell:
+    return Cell(state if state == "whole" else state.upper(), css=_LOUD.get(state, "badge warn"))
 
 
 def machine_table(source: Source) -> Table:
@@ -119,9 +109,8 @@ def machine_table(source: Source) -> Table:
     names = ("critgrad", "python", "torch", "numpy", "platform", "cpu", "accelerator", "device", "threads")
     groups: Counter[tuple[str, ...]] = Counter()
     for row in source.done:
-        groups[
-            tuple(str(row.provenance.get(name) if row.provenance.get(name) is not None else "-") for name in names)
-        ] += 1
+        values = (row.provenance.get(name) for name in names)
+        groups[tuple("-" if value is None else str(value) for value in values)] += 1
     heads = (("runs", ""), *((name, "") for name in names))
     cells = [[number(count, 9), *map(word, values)] for values, count in groups.most_common()]
     records = [{"runs": count, **dict(zip(names, values))} for values, count in groups.most_common()]
@@ -154,22 +143,18 @@ def failure_table(source: Source) -> Table | None:
     for row in source.failed:
         lines = (row.error or "unknown").strip().splitlines()
         groups.setdefault((row.trial.task, row.trial.optimizer, lines[-1] if lines else "unknown"), []).append(row)
-    heads = (("task", ""), ("optimizer", ""), ("runs", ""), ("error", ""), ("for example", ""))
-    cells = [
-        [
-            word(task),
-            word(optimizer),
-            number(len(rows)),
-            prose(error[:300]),
-            prose(f"{listed(rows[0].trial.hyper)}, seed {rows[0].trial.seed}"),
-        ]
+    facts = [
+        {"task": task, "optimizer": optimizer, "error": error[:300], "runs": len(rows), "first": rows[0].trial}
         for (task, optimizer, error), rows in groups.items()
     ]
-    records = [
-        {"task": task, "optimizer": optimizer, "error": error[:300], "runs": len(rows)}
-        for (task, optimizer, error), rows in groups.items()
-    ]
-    return Table("table-failures", heads, cells, records, "Failed runs")
+    columns = (
+        ("task", lambda row: word(row["task"])),
+        ("optimizer", lambda row: word(row["optimizer"])),
+        ("runs", lambda row: number(row["runs"])),
+        ("error", lambda row: prose(row["error"])),
+        ("for example", lambda row: prose(f"{listed(row['first'].hyper)}, seed {row['first'].seed}")),
+    )
+    return table_of("table-failures", columns, facts, [_without(row, "first") for row in facts], "Failed runs")
 
 
 def cost_table(panels: Sequence[Panel]) -> Table | None:

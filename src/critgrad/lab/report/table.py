@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -160,34 +160,29 @@ def notes_of(rows: Sequence[Comparison]) -> list[str]:
 
 def comparison_cells(row: Comparison, note: str) -> list[Cell]:
     """The columns of ``COMPARISON``."""
-    difference = Interval(row.difference, row.low, row.high, row.n)
-    return [
-        word(row.arm),
-        word(row.rival),
-        number(row.n),
-        interval(difference, signed=True),
-        verdict(row),
-        number(row.p, 3),
-        number(row.p_holm, 3),
-        number(row.poi, 2),
-        prose(note),
-    ]
+    return [*(cell(row) for *_, cell in _COMPARED), prose(note)]
 
 
-COMPARISON = (
-    ("arm", ""),
-    ("against", "primary: the rival that was best on the tuning seeds"),
-    ("seeds", "reported, other ones than the tuning seeds"),
-    ("difference", "mean paired difference with its 95 % t-interval; positive: the arm is better"),
+_VERDICT = "better: the interval lies above 0 and, where testable, p (Holm) < 0.05; same: it lies inside the margin"
+_COMPARED: tuple[tuple[str, str, Callable[[Comparison], Cell]], ...] = (
+    ("arm", "", lambda row: word(row.arm)),
+    ("against", "primary: the rival that was best on the tuning seeds", lambda row: word(row.rival)),
+    ("seeds", "reported, other ones than the tuning seeds", lambda row: number(row.n)),
     (
-        "verdict",
-        "better: the interval lies above 0 and, where testable, p (Holm) < 0.05; same: it lies inside the margin",
+        "difference",
+        "mean paired difference with its 95 % t-interval; positive: the arm is better",
+        lambda row: interval(Interval(row.difference, row.low, row.high, row.n), signed=True),
     ),
-    ("p", "exact two-sided sign-flip test"),
-    ("p (Holm)", "corrected over the primary comparisons; a dash: not testable, or not primary"),
-    ("P(better)", "share of the seeds on which the arm is better"),
-    ("notes", ""),
+    ("verdict", _VERDICT, verdict),
+    ("p", "exact two-sided sign-flip test", lambda row: number(row.p, 3)),
+    (
+        "p (Holm)",
+        "corrected over the primary comparisons; a dash: not testable, or not primary",
+        lambda row: number(row.p_holm, 3),
+    ),
+    ("P(better)", "share of the seeds on which the arm is better", lambda row: number(row.poi, 2)),
 )
+COMPARISON = (*((head, hint) for head, hint, _ in _COMPARED), ("notes", ""))
 
 
 def comparison_record(row: Comparison, note: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import LabError
+from ..errors import LabError, require_known
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
@@ -50,11 +50,7 @@ def read_lines(path: Path, commands: Sequence[str]) -> list[BatchLine]:
             words.pop(0)
         if not words and not environment:
             continue
-        if not words or words[0] not in commands:
-            given = words[0] if words else ""
-            raise LabError(
-                f"Invalid command in line {number} of {path}: {given!r}, expected one of {', '.join(commands)}"
-            )
+        require_known(words[0] if words else "", commands, f"command in line {number} of {path}")
         found.append(BatchLine(number, environment, tuple(words)))
     return found
 

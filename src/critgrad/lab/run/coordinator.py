@@ -20,7 +20,7 @@ from ..ledger import Ledger, LedgerError, Planned, Role
 from .executors import JobExecutor, KeptExecutor, open_executor
 from .results import Result
 from .spec import Trial
-from .status import Progress, Rounds, Status, note_progress, status
+from .status import Progress, Rounds, Running, Status, note_progress, status
 from .worker import WORK, Failure, Job, checkpoint_file, perform, result_file, take_kept
 
 __all__ = ["Event", "JobsOutcome", "Progress", "Rounds", "Status", "in_shard", "merge_roles", "run_jobs", "status"]
@@ -114,7 +114,7 @@ def run_jobs(
     ``patient=False`` the first Ctrl-C stops at once.
     """
     job = Job((), device, None if checkpoints is None else checkpoints.resolve(), work, False, deterministic, eager)
-    run = _Run(planned, ledger, job, checkpoints, on_event, retry_failed)
+    run = _Run(planned, ledger, job, on_event, retry_failed)
     run.command, run.bank_size, run.longest, run.trial_timeout = command, bank_size, longest, trial_timeout
     run.rounds, run.more, run.patient = rounds, more, patient
     run.deadline = None if seconds is None else time.monotonic() + seconds
@@ -125,18 +125,12 @@ class _Run:
     """One call of ``run_jobs``. All jobs are as ``job``, which has no trials."""
 
     def __init__(
-        self,
-        planned: Sequence[Planned],
-        ledger: Ledger,
-        job: Job,
-        checkpoints: Path | None,
-        on_event: OnEvent | None,
-        retry_failed: bool,
+        self, planned: Sequence[Planned], ledger: Ledger, job: Job, on_event: OnEvent | None, retry_failed: bool
     ) -> None:
         if not ledger.writable:
             raise LedgerError(f"The ledger {ledger.path} was opened for reading: open it with write=True")
         self.ledger, self.on_event = ledger, on_event
-        self.job, self.checkpoints = job, checkpoints
+        self.job, self.checkpoints = job, job.checkpoints
         planned = merge_roles(planned)
         self.roles = {trial.key: roles for trial, roles in planned}
         trials = {trial.key: trial for trial, _ in planned}
@@ -351,7 +345,7 @@ class _Run:
             return
         self.noted = time.monotonic()
         running = [
-            (trial, self.roles[trial.key], getattr(future, "worker", ""), getattr(future, "since", 0.0))
+            Running(trial, self.roles[trial.key], getattr(future, "worker", ""), getattr(future, "since", 0.0))
             for future, job in self.flying.items()
             if future.running()
             for trial in job.trials

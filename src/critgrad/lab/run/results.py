@@ -109,4 +109,13 @@ def plain(value: Any) -> Any:
 
 def dumps(values: Mapping[str, Any]) -> str:
     """JSON of a summary or a provenance; numpy scalars become numbers, what is not finite becomes null."""
-    return json.dumps(plain(values), sort_keys=True)
+    try:  # a tenth of the price, where all numbers are finite
+        return json.dumps(values, sort_keys=True, allow_nan=False, default=_item)
+    except (ValueError, TypeError):
+        return json.dumps(plain(values), sort_keys=True)
+
+
+def _item(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{value!r} is no plain value")

@@ -9,11 +9,11 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
-from ..errors import LabError
+from ..errors import LabError, require_known
 
 # Raised when the same specification would give other numbers than before: old rows then no longer answer for new trials.
 SCHEMA = 1
@@ -21,6 +21,7 @@ STUDY_SCHEMA = 1001  # of a study's runs: never among those of the lab's own exp
 
 ENGINES = ("single", "bank")
 PROBES = ("memory", "damping", "update", "decisions")
+KEYED = ("task", "optimizer", "hyper", "seed", "settings", "engine", "probe", "registration")  # what a key is made of
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,9 @@ class Trial:
     registration: str | None = None
 
     def __post_init__(self) -> None:
-        if self.engine not in ENGINES:
-            raise LabError(f"Invalid engine: {self.engine!r}, expected one of {', '.join(ENGINES)}")
+        require_known(self.engine, ENGINES, "engine")
         for name in self.probe:
-            if name not in PROBES:
-                raise LabError(f"Invalid probe: {name!r}, expected some of {', '.join(PROBES)}")
+            require_known(name, PROBES, "probe", "some")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
             raise LabError(f"Invalid seed: {self.seed!r}, expected an int >= 0")
         object.__setattr__(self, "hyper", _plain(self.hyper, "hyper"))
@@ -68,17 +67,8 @@ class Trial:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for JSON."""
-        return {
-            "schema": self.schema,
-            "task": self.task,
-            "optimizer": self.optimizer,
-            "hyper": dict(self.hyper),
-            "seed": self.seed,
-            "settings": dict(self.settings),
-            "engine": self.engine,
-            "probe": list(self.probe),
-            "registration": self.registration,
-        }
+        values = {name: getattr(self, name) for name in ("schema", *KEYED)}
+        return {**values, "hyper": dict(self.hyper), "settings": dict(self.settings), "probe": list(self.probe)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Trial:
@@ -86,16 +76,7 @@ class Trial:
         kind = {SCHEMA: Trial, STUDY_SCHEMA: StudyTrial}.get(values.get("schema", -1))
         if kind is None:
             raise LabError(f"Invalid schema of a trial: {values.get('schema')!r}, expected {SCHEMA} or {STUDY_SCHEMA}")
-        return kind(
-            task=values["task"],
-            optimizer=values["optimizer"],
-            hyper=values["hyper"],
-            seed=values["seed"],
-            settings=values["settings"],
-            engine=values["engine"],
-            probe=tuple(values["probe"]),
-            registration=values["registration"],
-        )
+        return kind(**{name: values[name] for name in KEYED})
 
     @cached_property
     def key(self) -> str:
@@ -104,8 +85,7 @@ class Trial:
 
     def replace(self, **changes: Any) -> Trial:
         """The same trial with some fields changed."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return type(self)(**{**values, **changes})
+        return replace(self, **changes)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import starmap
 from typing import Any
 
 from ..ledger import Holder, Ledger, Role, holder_of
@@ -121,14 +122,9 @@ class Status:
     progress: Progress | None
 
 
-def note_progress(
-    ledger: Ledger, progress: Progress, running: Iterable[tuple[Trial, tuple[Role, ...], str, float]]
-) -> None:
+def note_progress(ledger: Ledger, progress: Progress, running: Iterable[Running]) -> None:
     """Write down what is running, for other processes to read."""
-    entries = [
-        {"trial": trial.to_dict(), "roles": roles, "worker": worker, "since": since}
-        for trial, roles, worker, since in running
-    ]
+    entries = [{**vars(entry), "trial": entry.trial.to_dict()} for entry in running]
     ledger.put_state("sweep", {"progress": vars(progress.now()), "running": entries})
 
 
@@ -136,12 +132,7 @@ def status(ledger: Ledger) -> Status:
     """What is done, running and failed."""
     noted: dict[str, Any] = ledger.state("sweep") or {"running": [], "progress": None}
     entries = [
-        Running(
-            Trial.from_dict(entry["trial"]),
-            tuple(Role(*role) for role in entry["roles"]),
-            entry["worker"],
-            entry["since"],
-        )
+        Running(**{**entry, "trial": Trial.from_dict(entry["trial"]), "roles": tuple(starmap(Role, entry["roles"]))})
         for entry in noted["running"]
     ]
     writer = holder_of(ledger.path)

@@ -6,7 +6,6 @@ A job is a list of trials: a few of the single engine, one after the other, or o
 from __future__ import annotations
 
 import importlib
-import os
 import pickle
 import threading
 import time
@@ -20,7 +19,9 @@ import torch
 
 from ..errors import LabError
 from ..ledger.codec import pack_result, unpack_result
+from ..replacing import replacing
 from ..train import compiling
+from .batch import Surroundings
 from .results import Result
 from .spec import Trial
 
@@ -80,29 +81,19 @@ def result_file(folder: Path, key: str) -> Path:
 
 
 def work(trials: Sequence[Trial], device: str = "cpu", checkpoint_dir: Path | None = None) -> list[Result | Failure]:
-    """Run trials: each by itself, or all of them as a bank. What raises becomes a ``Failure``."""
+    """Run trials: each by itself, where one that raises becomes a ``Failure``, or all of them as a bank."""
     if trials and trials[0].engine == "bank":
-        return _run_bank(trials, device)
-    return [_run_single(trial, device, checkpoint_dir) for trial in trials]
-
-
-def _run_bank(trials: Sequence[Trial], device: str) -> list[Result | Failure]:
-    try:
         from ..train.bank import run_bank
 
         return list(run_bank(trials, device=device))
-    except Exception:
-        return [Failure(traceback.format_exc())] * len(trials)
+    return [_run_single(trial, device, checkpoint_dir) for trial in trials]
 
 
 def _run_single(trial: Trial, device: str, folder: Path | None) -> Result | Failure:
     kind = (trial.task, repr(trial.settings), trial.optimizer, repr(trial.probe), "donor_seed" in trial.hyper, device)
     checkpoint = None if folder is None else checkpoint_file(folder, trial.key)
-    if (
-        checkpoint is not None
-        and not _readable(checkpoint)
-        and _seconds.get(kind, CHECKPOINT_SECONDS) < CHECKPOINT_SECONDS
-    ):
+    short = _seconds.get(kind, CHECKPOINT_SECONDS) < CHECKPOINT_SECONDS
+    if checkpoint is not None and not _readable(checkpoint) and short:
         checkpoint = None
     begin = time.perf_counter()
     try:
@@ -143,7 +134,9 @@ def perform(job: Job) -> list[Result | Failure]:
             kept = take_kept(job.checkpoints, trial.key) if job.keep else None
             outcome = kept if kept is not None else _checked(run, (trial,), job)[0]
             if job.keep and kept is None and isinstance(outcome, Result) and job.checkpoints is not None:
-                _keep(result_file(job.checkpoints, trial.key), outcome)
+                job.checkpoints.mkdir(parents=True, exist_ok=True)
+                with replacing(result_file(job.checkpoints, trial.key)) as file:
+                    file.write(pack_result(outcome))
             outcomes.append(outcome)
         return outcomes
 
@@ -181,19 +174,6 @@ def take_kept(folder: Path | None, key: str) -> Result | None:
         return None
 
 
-def _keep(path: Path, result: Result) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(pack_result(result))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def resolve(name: str) -> Work:
     """The function that ``"module:function"`` names."""
     module, _, function = name.partition(":")
@@ -207,15 +187,12 @@ def resolve(name: str) -> Work:
 @contextmanager
 def _as_anybody_does(eager: bool) -> Iterator[None]:
     """Forbid CUDA graphs and compiled models for a while, where times are taken."""
-    before = {name: os.environ.get(name) for name in ("CRITGRAD_GRAPH", compiling.ASKED) if eager}
-    os.environ.update(dict.fromkeys(before, "0"))
+    surroundings = Surroundings()
+    surroundings.change({"CRITGRAD_GRAPH": "0", compiling.ASKED: "0"} if eager else {})
     try:
         yield
     finally:
-        for name, value in before.items():
-            os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value
+        surroundings.restore()
 
 
 @contextmanager

@@ -5,20 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any
 
 import torch
 
-from ..run.coordinator import Event
+from ..run.coordinator import Event, OnEvent
 from ..run.coordinator import Progress as SweepProgress
 from ..train import EpochProgress
 from . import console as screen
 from .live import epoch_line
 
 PLAIN_SECONDS = 10.0  # between two plain lines
-
-OnEvent = Callable[[Event], None]
 
 
 def duration(seconds: float | None) -> str:
@@ -128,9 +125,7 @@ class EpochLines:
     def __enter__(self) -> EpochLines:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         return
 
     def on_epoch(self, progress: EpochProgress) -> None:

@@ -42,22 +42,15 @@ LIMIT = 30.0  # epochs; a run without the target by then is censored
 Draw = Callable[[np.random.Generator, int, int, float], "tuple[Floats, float]"]
 
 
-def _normal(rng: np.random.Generator, rows: int, n: int, effect: float) -> tuple[Floats, float]:
-    arm, rival = rng.normal(size=(2, rows, n))
-    shift = effect * np.sqrt(2)
-    return arm + shift - rival, shift
+def _shifted(sample: Callable[[np.random.Generator, tuple[int, ...]], Floats], variance: float) -> Draw:
+    """Arm and rival from one distribution; the variance is that of their difference."""
 
+    def draw(rng: np.random.Generator, rows: int, n: int, effect: float) -> tuple[Floats, float]:
+        arm, rival = sample(rng, (2, rows, n))
+        shift = effect * np.sqrt(variance)
+        return arm + shift - rival, shift
 
-def _heavy(rng: np.random.Generator, rows: int, n: int, effect: float) -> tuple[Floats, float]:
-    arm, rival = rng.standard_t(3, size=(2, rows, n))
-    shift = effect * np.sqrt(6)
-    return arm + shift - rival, shift
-
-
-def _skewed(rng: np.random.Generator, rows: int, n: int, effect: float) -> tuple[Floats, float]:
-    arm, rival = rng.lognormal(0.0, 1.0, size=(2, rows, n))
-    shift = effect * np.sqrt(2 * (np.e - 1) * np.e)
-    return arm + shift - rival, shift
+    return draw
 
 
 def _skew_of_one(rng: np.random.Generator, rows: int, n: int, effect: float) -> tuple[Floats, float]:
@@ -104,9 +97,9 @@ class SimulatedSetting:
 SETTINGS: dict[str, SimulatedSetting] = {
     setting.name: setting
     for setting in (
-        SimulatedSetting("normal", _normal),
-        SimulatedSetting("heavy tails", _heavy),
-        SimulatedSetting("skewed", _skewed),
+        SimulatedSetting("normal", _shifted(lambda rng, size: rng.normal(size=size), 2)),
+        SimulatedSetting("heavy tails", _shifted(lambda rng, size: rng.standard_t(3, size=size), 6)),
+        SimulatedSetting("skewed", _shifted(lambda rng, size: rng.lognormal(size=size), 2 * (np.e - 1) * np.e)),
         SimulatedSetting("diverging", _diverging),
         SimulatedSetting("censored", _censored),
         SimulatedSetting("skew of one", _skew_of_one, alike=False),

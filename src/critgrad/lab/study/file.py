@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import LabError, MissingPackageError
 from ..spaces import Axis
-from ..train.schedule import KINDS, factor
+from ..train.schedule import KINDS
 from .axes import axis_of
 
 FORMAT = 1
@@ -46,14 +46,6 @@ class Schedule:
 
     kind: str = "constant"
     warmup: float = 0.0
-
-    def factor(self, step: int, steps: int) -> float:
-        """What the learning rate of a step (from 0) is multiplied with.
-
-        >>> [round(Schedule("cosine", 0.2).factor(step, 10), 3) for step in (0, 1, 2, 6, 9)]
-        [0.5, 1.0, 1.0, 0.5, 0.038]
-        """
-        return factor(self.kind, self.warmup, step, steps)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import html
 import math
-import os
 import re
 import statistics
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ from typing import Any
 
 from critgrad._version import __version__
 
+from ..replacing import replacing
 from ..report.page import WEB as REPORT_WEB
 from ..report.table import Cell, Table, number, prose, word
 from ..screen.progress import duration
@@ -33,12 +33,8 @@ _MOST_FAILURES = 50  # lines that are shown
 
 def write_page(answer: Answer, path: Path) -> None:
     """Write the page; a reader never sees half of it."""
-    half = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        half.write_text(render(answer), encoding="utf-8")
-        os.replace(half, path)
-    finally:
-        half.unlink(missing_ok=True)
+    with replacing(path) as file:
+        file.write(render(answer).encode())
 
 
 def render(answer: Answer) -> str:

@@ -17,8 +17,9 @@ from ..run.results import Result
 from ..train.bases import learnt
 from ..train.compiling import compile_if_asked
 from ..train.loop import StepClock
+from ..train.schedule import Scheduled
 from .guard import reseed
-from .task import Order, Reports, ScheduledRates, scores_of
+from .task import Order, Reports, scores_of
 
 WARM_UP, TIMED = 3, 200  # steps
 
@@ -125,12 +126,15 @@ class _Step:
 
     def __init__(self, module: ModuleType, model: Any, optimizer: Any, order: Order, in_epoch: int) -> None:
         self.module, self.model, self.optimizer = module, model, optimizer
-        self.scheduled = ScheduledRates(order.schedule, optimizer, order.epochs * in_epoch)
+        schedule = order.schedule
+        self.scheduled = Scheduled(optimizer, schedule.kind, schedule.warmup, order.epochs * in_epoch)
+        self.taken = 0
         self.needs_closure = _needs_closure(optimizer)
 
     def __call__(self, batch: Any, clock: StepClock | None = None) -> Tensor:
         """Take a step; its loss. ``clock`` times the optimizer's part."""
-        self.scheduled.next()
+        self.scheduled.before(self.taken)
+        self.taken += 1
         if self.needs_closure:
             return torch.as_tensor(self.optimizer.step(lambda: self._gradient(batch))).detach().reshape(())
         loss = self._gradient(batch)

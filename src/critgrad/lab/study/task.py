@@ -79,18 +79,3 @@ class Reports:
         if device.startswith("cuda"):
             found["peak_bytes"] = torch.cuda.max_memory_allocated()
         return Result(curves, {**found, **summary}, provenance(device))
-
-
-class ScheduledRates:
-    """Learning rates by a schedule; nothing where it is constant."""
-
-    def __init__(self, schedule: Schedule, optimizer: Any, steps: int) -> None:
-        self.schedule, self.steps, self.step = schedule, steps, 0
-        rates = [(group, group["lr"]) for group in optimizer.param_groups if "lr" in group]
-        self.rates = [] if schedule == Schedule() else rates
-
-    def next(self) -> None:
-        """Set the rates of the coming step."""
-        for group, rate in self.rates:
-            group["lr"] = rate * self.schedule.factor(self.step, self.steps)
-        self.step += 1

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import LabError
+from ..errors import LabError, require_known
 from ..train.schedule import factor
 from ..train.streams import stream
 from .data import Dataset
@@ -73,10 +73,8 @@ class Task:
     def with_settings(self, settings: Mapping[str, Any]) -> Task:
         """The task with some values replaced; unknown names are an error that lists the known ones."""
         own = {name: value for name, value in settings.items() if name in SETTINGS}
-        unknown = [name for name in settings if name not in SETTINGS and name not in self.options]
-        if unknown:
-            known = ", ".join([*SETTINGS, *self.options])
-            raise LabError(f"Invalid setting of {self.name}: {unknown[0]!r}, expected one of {known}")
+        for name in settings:
+            require_known(name, (*SETTINGS, *self.options), f"setting of {self.name}")
         for name, value in settings.items():
             wanted = _misfit(name, OWN_KINDS[name] if name in OWN_KINDS else type(self.options[name]), value)
             if wanted:
@@ -235,9 +233,11 @@ class Problem(ABC):
 class SummingProblem(Problem):
     """A problem whose scores are sums over examples, which is what the bank engine can evaluate, too."""
 
-    @abstractmethod
+    piece_rows = 1024  # examples in a piece of an evaluation
+
     def parts(self, split: str) -> Iterator[Batch]:
         """The examples of a split in pieces that fit in memory."""
+        return zip(*(part.split(self.piece_rows) for part in self.splits[split]))
 
     @abstractmethod
     def score(self, model: Model, batch: Batch) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import LabError
+from ..errors import LabError, require_known
 from ..train.streams import stream
 from .base import TRAIN_LOSS, Batch, Model, Scores, SummingProblem, Task, accuracy_sums
 from .data import Dataset
@@ -30,8 +30,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 def dtype_of(task: Task) -> torch.dtype:
     """The floating type that a task's ``dtype`` option names."""
     name = task.options.get("dtype", "float32")
-    if name not in DTYPES:
-        raise LabError(f"Invalid dtype of {task.name}: {name!r}, expected one of {', '.join(DTYPES)}")
+    require_known(name, DTYPES, f"dtype of {task.name}")
     return DTYPES[name]
 
 
@@ -59,13 +58,9 @@ class DenseRows:
         x = x.to(self.dtype)
         return x if self.plain else x * self.factor + self.offset
 
-    def take(self, index: Tensor) -> Tensor:
-        """Rows by their numbers; ``index`` has any shape."""
+    def take(self, index: Tensor | slice) -> Tensor:
+        """Rows by their numbers, of any shape, or neighbouring ones."""
         return self._floats(self.x[index])
-
-    def slice(self, begin: int, end: int) -> Tensor:
-        """Neighbouring rows."""
-        return self._floats(self.x[begin:end])
 
 
 class SparseRows:
@@ -96,17 +91,11 @@ class SparseRows:
     def __len__(self) -> int:
         return len(self.values)
 
-    def _dense(self, values: Tensor, columns: Tensor) -> Tensor:
+    def take(self, index: Tensor | slice) -> Tensor:
+        """Rows by their numbers, of any shape, or neighbouring ones."""
+        values, columns = self.values[index], self.columns[index]
         dense = torch.zeros((*values.shape[:-1], self.row_size + 1), dtype=values.dtype, device=values.device)
         return dense.scatter_(-1, columns, values)[..., :-1]
-
-    def take(self, index: Tensor) -> Tensor:
-        """Rows by their numbers; ``index`` has any shape."""
-        return self._dense(self.values[index], self.columns[index])
-
-    def slice(self, begin: int, end: int) -> Tensor:
-        """Neighbouring rows."""
-        return self._dense(self.values[begin:end], self.columns[begin:end])
 
 
 # By name: what makes it of the numbers of features and classes, and the task's options that it takes after them.
@@ -180,7 +169,8 @@ class ClassificationProblem(SummingProblem):
         rows, labels = self.splits[split]
         size = max(32, PIECE // rows.row_size)
         for begin in range(0, len(labels), size):
-            yield rows.slice(begin, begin + size), labels[begin : begin + size]
+            piece = slice(begin, begin + size)
+            yield rows.take(piece), labels[piece]
 
     def score(self, model: Model, batch: Batch) -> Tensor:
         x, y = batch

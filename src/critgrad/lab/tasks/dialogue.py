@@ -35,6 +35,7 @@ class DialogueProblem(Problem):
         self.never = torch.tensor([PAD, UNKNOWN, START], device=device)
         self.splits = {split: self._split(split) for split in ("train", "valid", "test")}
         self.stops = torch.tensor([END, PAD], device=device)
+        self.piece_rows = PIECE_ROWS["cpu" if device.type == "cpu" else "accelerator"]
         self.references = {split: self.splits[split][1][self._chosen(split)] for split in ("valid", "test")}
 
     def _split(self, split: str) -> Batch:
@@ -62,10 +63,8 @@ class DialogueProblem(Problem):
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, split: str) -> Scores:
-        rows = PIECE_ROWS["cpu" if self.device.type == "cpu" else "accelerator"]
-        parts = self.splits[split]
         total = torch.zeros(2, dtype=torch.float64, device=self.device)
-        for source, target, previous in zip(*(part.split(rows) for part in parts)):
+        for source, target, previous in zip(*(part.split(self.piece_rows) for part in self.splits[split])):
             logits = model(source, previous)
             loss = F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=PAD, reduction="sum")
             total += torch.stack([loss, (target != PAD).sum()])
@@ -78,7 +77,6 @@ class DialogueProblem(Problem):
     def answers(self, model: nn.Module, split: str) -> Tensor:
         """Greedy answers to the chosen examples of a split, as rows of words; what follows an end mark does not count."""
         assert isinstance(model, Seq2Seq)
-        rows = PIECE_ROWS["cpu" if self.device.type == "cpu" else "accelerator"]
         sources = self.splits[split][0][self._chosen(split)]
         length = self.splits[split][1].shape[1]
-        return torch.cat([model.answer(piece, length, START, self.never) for piece in sources.split(rows)])
+        return torch.cat([model.answer(piece, length, START, self.never) for piece in sources.split(self.piece_rows)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import LabError, MissingFileError
+from ..errors import LabError, MissingFileError, require_known
 from .base import Batch, Model, SummingProblem, Task, accuracy_sums
 from .data import Dataset
 from .data.dataset import words_of
 from .models import ENCODERS, PairClassifier
 
-PIECE_ROWS = 1024
 PAD = "<pad>"
 
 
@@ -32,9 +30,7 @@ class InferenceProblem(SummingProblem):
     def __init__(self, task: Task, data: Dataset, device: torch.device) -> None:
         super().__init__(task, data, device)
         options = task.options
-        if options["encoder"] not in ENCODERS:
-            known = ", ".join(ENCODERS)
-            raise LabError(f"Invalid encoder of {task.name}: {options['encoder']!r}, expected one of {known}")
+        require_known(options["encoder"], ENCODERS, f"encoder of {task.name}")
         self.vectors: Tensor | None = None
         self.about_vectors = {"vectors": "random, trained"}
         if options["vectors"] is not None:
@@ -67,9 +63,6 @@ class InferenceProblem(SummingProblem):
     def loss(self, model: Model, batch: Batch, noise: Tensor | None, carry: Any) -> tuple[Tensor, Any]:
         premise, hypothesis, y = batch
         return F.cross_entropy(model(premise, hypothesis), y), None
-
-    def parts(self, split: str) -> Iterator[Batch]:
-        return zip(*(part.split(PIECE_ROWS) for part in self.splits[split]))
 
     def score(self, model: Model, batch: Batch) -> Tensor:
         premise, hypothesis, y = batch

@@ -34,6 +34,21 @@ _RECIPE: dict[str, Any] = {
 }
 
 
+_CONVEX: dict[str, Any] = {
+    **{"problem": ClassificationProblem, "metric": TRAIN_LOSS, "batch_size": 25, "epochs": 25},
+    # NOTE [penalty in the loss]: the paper's weight decay of .01. As an optimizer's argument it would act after the
+    # memory: one that doubles the gradient then halves the penalty, and each optimizer solves another problem.
+    **{"options": {"l2": 0.01, **_LOGREG}, "tiny": _SHORT, "bankable": True},
+}
+_DIALOGUE: dict[str, Any] = {
+    **{"problem": DialogueProblem, "metric": BLEU, "batch_size": 64, "epochs": 15, "clip": 5.0},
+    "options": {"embedding": 128, "hidden": 200, "dropout": 0.0, "decoded": 0},
+    "tiny": {"batch_size": 8, "epochs": 3, "embedding": 32, "hidden": 64},
+    "differs": f"{_SILENT} or embedding; corpus BLEU-4 of greedy answers (the published script averages sentence "
+    "BLEU-2); 568 k parameters without embeddings and output layer, the paper says 574 k in 4 layers of 200",
+}
+
+
 def _noise_data(options: Mapping[str, Any]) -> str:
     flip = options["flip_y"]
     if not 0 <= flip <= 1:
@@ -45,25 +60,6 @@ def _images(name: str, summary: str, batch_size: int, epochs: int, options: dict
     more = {"tiny": _SHORT, "bankable": True, **more}
     return Task(
         name, summary, name.split("-")[0], ClassificationProblem, ACCURACY, batch_size, epochs, options=options, **more
-    )
-
-
-def _convex(name: str, dataset: str, summary: str, differs: str, paper: str | None = None) -> Task:
-    return Task(
-        name,
-        summary,
-        dataset,
-        ClassificationProblem,
-        TRAIN_LOSS,
-        batch_size=25,
-        epochs=25,
-        # NOTE [penalty in the loss]: the paper's weight decay of .01. As an optimizer's argument it would act after the
-        # memory: one that doubles the gradient then halves the penalty, and each optimizer solves another problem.
-        options={"l2": 0.01, **_LOGREG},
-        tiny=_SHORT,
-        paper=paper,
-        differs=differs,
-        bankable=True,
     )
 
 
@@ -104,24 +100,6 @@ def _inference(encoder: str, summary: str, layers: str) -> Task:
     )
 
 
-def _dialogue(name: str, dataset: str, summary: str, paper: str | None) -> Task:
-    return Task(
-        name,
-        summary,
-        dataset,
-        DialogueProblem,
-        BLEU,
-        batch_size=64,
-        epochs=15,
-        clip=5.0,
-        options={"embedding": 128, "hidden": 200, "dropout": 0.0, "decoded": 0},
-        tiny={"batch_size": 8, "epochs": 3, "embedding": 32, "hidden": 64},
-        paper=paper,
-        differs=f"{_SILENT} or embedding; corpus BLEU-4 of greedy answers (the published script averages sentence "
-        "BLEU-2); 568 k parameters without embeddings and output layer, the paper says 574 k in 4 layers of 200",
-    )
-
-
 _TASKS = (
     _images(
         *("digits-mlp", "8 x 8 digits, 64-32-10 (2.4 k), the embedded default", 32, 30, _MLP),
@@ -140,21 +118,23 @@ _TASKS = (
         paper="MNIST MLP",
         differs=f"{_SILENT}; @longtail: rare classes, @continual: five ways to shuffle the pixels in turn",
     ),
-    _convex(
-        "covtype-logreg",
-        "covtype",
-        "forest cover, logistic regression, 54-7",
-        f"{_SILENT} or penalty; rows and labels by one index sample (the published script draws two)",
-        "covtype",
+    Task(
+        *("covtype-logreg", "forest cover, logistic regression, 54-7", "covtype"),
+        differs=f"{_SILENT} or penalty; rows and labels by one index sample (the published script draws two)",
+        paper="covtype",
+        **_CONVEX,
     ),
-    _convex(
-        "rcv1-logreg",
-        "rcv1",
-        "RCV1 news (a part), logistic regression",
-        f"{_SILENT} or penalty; the rows that can be had, a part of the set",
-        "rcv1",
+    Task(
+        *("rcv1-logreg", "RCV1 news (a part), logistic regression", "rcv1"),
+        differs=f"{_SILENT} or penalty; the rows that can be had, a part of the set",
+        paper="rcv1",
+        **_CONVEX,
     ),
-    _convex("reuters-logreg", "reuters", "Reuters-21578 news, logistic regression", "ours: full-size twin of rcv1"),
+    Task(
+        *("reuters-logreg", "Reuters-21578 news, logistic regression", "reuters"),
+        differs="ours: full-size twin of rcv1",
+        **_CONVEX,
+    ),
     _images(
         "noise-logreg",
         "two Gaussian classes with flipped labels, logistic regression, 10-2",
@@ -194,10 +174,15 @@ _TASKS = (
         "four layers (the table says 2)",
     ),
     _inference("lstm", "sentence pairs, LSTM (603 k without embeddings)", "one layer (the paper says 2)"),
-    _dialogue(
-        "multiwoz-bilstm", "multiwoz", "MultiWOZ answers (a part), BiLSTM and LSTM with attention", "MultiWOZ BiLSTM"
+    Task(
+        *("multiwoz-bilstm", "MultiWOZ answers (a part), BiLSTM and LSTM with attention", "multiwoz"),
+        paper="MultiWOZ BiLSTM",
+        **_DIALOGUE,
     ),
-    _dialogue("sgd-bilstm", "sgd", "Schema-Guided Dialogue answers: the larger twin of multiwoz-bilstm", None),
+    Task(
+        *("sgd-bilstm", "Schema-Guided Dialogue answers: the larger twin of multiwoz-bilstm", "sgd"),
+        **_DIALOGUE,
+    ),
     Task(
         "multiwoz-roberta",
         "MultiWOZ answers (a part), RoBERTa-base as causal language model (124.7 M)",

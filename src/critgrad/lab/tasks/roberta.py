@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,14 @@ from .base import Batch, Model, Scores, SummingProblem, Task
 from .data import Dataset
 from .language import NOT_COUNTED, perplexity
 
-PIECE_ROWS = 16
-
 
 class RobertaProblem(SummingProblem):
     """Rows of tokens, ``<s> context </s> answer </s>`` and padding; only the answer's tokens count, in loss and metric.
 
     Weights are random, or those of the folder that the option ``pretrained`` names; every result says which.
     """
+
+    piece_rows = 16
 
     def __init__(self, task: Task, data: Dataset, device: torch.device) -> None:
         super().__init__(task, data, device)
@@ -88,9 +87,6 @@ class RobertaProblem(SummingProblem):
         # Padding stands on the right, where no earlier token looks: a causal model needs no mask against it, and
         # transformers would read the mask's values on the host.
         return model(input_ids=tokens).logits.flatten(0, 1)
-
-    def parts(self, split: str) -> Iterator[Batch]:
-        return zip(*(part.split(PIECE_ROWS) for part in self.splits[split]))
 
     def score(self, model: Model, batch: Batch) -> Tensor:
         tokens, targets = batch

@@ -29,7 +29,7 @@ def learnt(optimizer: Any) -> Iterator[None]:
 
 
 class Plain(torch.optim.Optimizer, ABC):
-    """An optimizer that moves each tensor by itself; checks what all of them take."""
+    """An optimizer that moves each tensor by itself; checks what all of them take. Weight decay is decoupled."""
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
         if not defaults["lr"] >= 0:
@@ -52,8 +52,11 @@ class Plain(torch.optim.Optimizer, ABC):
                 loss = closure()
         for group in self.param_groups:
             for p in group["params"]:
-                if p.grad is not None:
-                    self.move(p, p.grad, group, self.state[p])
+                if p.grad is None:
+                    continue
+                if group["weight_decay"]:
+                    p.mul_(1 - group["lr"] * group["weight_decay"])
+                self.move(p, p.grad, group, self.state[p])
         return loss
 
 
@@ -61,8 +64,6 @@ class Lion(Plain):
     """Lion (Chen et al. 2023, "Symbolic discovery of optimization algorithms"), as a base for the memory.
 
     ``c = beta1 * m + (1 - beta1) * g``; ``theta -= lr * sign(c)``; ``m = beta2 * m + (1 - beta2) * g``.
-
-    Weight decay is decoupled.
     """
 
     def __init__(
@@ -76,8 +77,6 @@ class Lion(Plain):
         if not state:
             state["m"] = torch.zeros_like(p)
         m = state["m"]
-        if group["weight_decay"]:
-            p.mul_(1 - group["lr"] * group["weight_decay"])
         p.add_(torch.lerp(m, g, 1 - beta1).sign_(), alpha=-group["lr"])
         m.lerp_(g, 1 - beta2)
 
@@ -104,8 +103,6 @@ class Muon(Plain):
     Matrices (convolutions as ``(out, the rest)``): ``m = momentum * m + g`` and
     ``theta -= lr * 0.2 * sqrt(max side) * orthogonalised(g + momentum * m)``. Vectors, and groups marked ``embedding``: Adam
     with ``betas`` and the same ``lr``.
-
-    Weight decay is decoupled.
     """
 
     def __init__(
@@ -125,8 +122,6 @@ class Muon(Plain):
 
     def move(self, p: Tensor, g: Tensor, group: dict[str, Any], state: dict[str, Any]) -> None:
         """Of one tensor."""
-        if group["weight_decay"]:
-            p.mul_(1 - group["lr"] * group["weight_decay"])
         matrix = p.dim() >= 2 and not group.get("embedding")
         (self._matrix if matrix else self._vector)(p, g, group, state)
 

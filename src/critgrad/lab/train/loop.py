@@ -23,13 +23,14 @@ from torch import nn
 import critgrad
 
 from ..errors import LabError
+from ..replacing import replacing
 from ..run.results import Result, provenance
 from ..run.spec import Trial
 from ..tasks import Problem, problem_of
 from .bases import learnt
 from .capture import Carry, Graphs, gradients, recordable, recorder_for, set_capturable
 from .compiling import compile_if_asked
-from .optimizers import build, recipe_of
+from .optimizers import build, donor_of, recipe_of
 from .precision import at_its_precision
 from .probes import Probes
 from .schedule import Scheduled
@@ -177,14 +178,10 @@ def train(
             saving = saved_at - now
         if on_epoch is not None:
             on_epoch(EpochProgress(state.epoch, task.epochs, train_loss, valid, test, optimizer))
-    origin = {**provenance(device), "graph": graphs.replayed > 0}
-    if any(getattr(layer, "by_kernels", False) for layer in model.modules()):
-        origin["lstm"] = "kernels"
-    if compiled:
-        origin["compiled"] = True
-    if graphs.warning is not None:
-        origin["graph_warning"] = graphs.warning
-    return _result(problem, model, state, origin)
+    kernels = any(getattr(layer, "by_kernels", False) for layer in model.modules())
+    rare = {"lstm": "kernels" if kernels else None, "compiled": compiled or None, "graph_warning": graphs.warning}
+    said = {name: value for name, value in rare.items() if value is not None}
+    return _result(problem, model, state, {**provenance(device), "graph": graphs.replayed > 0, **said})
 
 
 def _epoch(
@@ -301,8 +298,7 @@ def _replayed(trial: Trial, device: str, graph: bool) -> critgrad.Policy | None:
         return None
     if not recipe_of(trial.optimizer).has_memory:
         raise LabError(f"Invalid donor_seed for {trial.optimizer}: it has no memory whose decisions could be replayed")
-    hyper = {name: value for name, value in trial.hyper.items() if name != "donor_seed"}
-    donor = trial.replace(hyper=hyper, seed=trial.hyper["donor_seed"], probe=("decisions",))
+    donor = donor_of(trial).replace(probe=("decisions",))
     decisions = train(donor, device=device, graph=graph).curves["decisions"]
     return critgrad.Replay([None if slot < 0 else int(slot) for slot in decisions])
 
@@ -327,13 +323,8 @@ def summarise(problem: Problem, curves: dict[str, Any], diverged: bool, initial_
         **problem.details(),
     }
     if diverged or not summary["epochs"]:
-        return {
-            **summary,
-            "best_epoch": None,
-            "valid": problem.worst,
-            "test": problem.worst,
-            "final_train_loss": math.nan,
-        }
+        worst = {"valid": problem.worst, "test": problem.worst}
+        return {**summary, **worst, "best_epoch": None, "final_train_loss": math.nan}
     e = best_epoch(problem.task.metric.higher_is_better, list(curves["valid"]), list(curves["valid_loss"]))
     # The loss decides between points of equal accuracy, also where a run is published without its curves.
     values = {name: float(curves[name][e]) for name in ("valid", "valid_loss", "test")}
@@ -374,21 +365,14 @@ def _seconds_to_save(model: nn.Module, optimizer: torch.optim.Optimizer) -> floa
 def _save(path: Path, trial: Trial, model: nn.Module, optimizer: torch.optim.Optimizer, state: _State) -> None:
     """Write a checkpoint so that a kill leaves the old one or the new one, never half of one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     values = {
         "trial": trial.key,
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
         "state": vars(state),
     }
-    try:
-        with open(temporary, "wb") as file:
-            torch.save(values, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as file:
+        torch.save(values, file)
 
 
 def _restore(path: Path, trial: Trial, model: nn.Module, optimizer: torch.optim.Optimizer, state: _State) -> None:

@@ -122,6 +122,12 @@ def build(
     return settled(recipe, trial.hyper, params, weight_decay, policy)
 
 
+def donor_of(trial: Trial) -> Trial:
+    """The trial whose decisions a yoked trial replays: itself with the donor's seed."""
+    hyper = {name: value for name, value in trial.hyper.items() if name != "donor_seed"}
+    return trial.replace(hyper=hyper, seed=trial.hyper["donor_seed"], probe=())
+
+
 def settled(
     recipe: Recipe,
     hyper: Mapping[str, Any],

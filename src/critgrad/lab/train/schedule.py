@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
 
 import torch
 
-from ..errors import LabError
+from ..errors import LabError, require_known
 
 # What is left of the rate after a share of the steps that follow the warm-up.
 KINDS: Mapping[str, Callable[[float], float]] = MappingProxyType(
@@ -29,8 +28,7 @@ def factor(kind: str, warmup: float, step: int, steps: int) -> float:
     >>> [round(factor("linear", 0.5, step, 4), 2) for step in range(4)]
     [0.5, 1.0, 1.0, 0.5]
     """
-    if kind not in KINDS:
-        raise LabError(f"Invalid schedule: {kind!r}, expected one of {', '.join(KINDS)}")
+    require_known(kind, KINDS, "schedule")
     if not 0 <= warmup <= 1:
         raise LabError(f"Invalid warmup: {warmup!r}, expected 0 <= warmup <= 1, a share of all steps")
     warm = round(warmup * steps)
@@ -61,12 +59,7 @@ class Scheduled:
         kind, warmup, steps = self.plan
         share = factor(kind, warmup, step, steps)
         for group, peak in zip(self.optimizer.param_groups, self.peaks):
-            if "lr" in group:
-                _set(group, peak * share)
-
-
-def _set(group: dict[str, Any], lr: float) -> None:
-    if isinstance(group["lr"], torch.Tensor):
-        group["lr"].fill_(lr)
-    else:
-        group["lr"] = lr
+            if isinstance(group.get("lr"), torch.Tensor):
+                group["lr"].fill_(peak * share)
+            elif "lr" in group:
+                group["lr"] = peak * share

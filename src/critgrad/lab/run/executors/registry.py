@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...errors import LabError, MissingPackageError
+from ...errors import LabError, MissingPackageError, require_known
 from .base import JobExecutor, open_inline
 from .dask import open_dask
 from .local import open_local
@@ -64,8 +64,7 @@ def open_executor(
     name: str, *, workers: int | None = None, device: str = "cpu", options: Mapping[str, Any] | None = None
 ) -> JobExecutor:
     """The executor of that name, ready for calls. Options may be texts, as a command line gives them."""
-    if name not in EXECUTORS:
-        raise LabError(f"Invalid executor: {name!r}, expected one of {', '.join(EXECUTORS)}")
+    require_known(name, EXECUTORS, "executor")
     if workers is not None and workers < 1:
         raise LabError(f"Invalid workers: {workers!r}, expected an int >= 1")
     record = EXECUTORS[name]

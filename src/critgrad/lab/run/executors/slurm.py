@@ -233,22 +233,17 @@ def open_slurm(workers: int | None, device: str, options: Mapping[str, Any]) -> 
         "name": "critgrad",
         "timeout_min": options.get("time", 60),
         "cpus_per_task": options.get("cpus", 1),
+        "gpus_per_node": options.get("gpus", 1 if cuda else 0) or None,
     }
-    gpus = options.get("gpus", 1 if cuda else 0)
-    if gpus:
-        parameters["gpus_per_node"] = gpus
     if cluster == "slurm":
-        parameters["slurm_array_parallelism"] = workers or options.get("array", 100)
-        if "partition" in options:
-            parameters["slurm_partition"] = options["partition"]
         more = dict(pair.split("=", 1) for pair in options.get("sbatch", "").split(",") if "=" in pair)
-        if more:
-            parameters["slurm_additional_parameters"] = more
+        parameters["slurm_array_parallelism"] = workers or options.get("array", 100)
+        parameters |= {"slurm_partition": options.get("partition"), "slurm_additional_parameters": more or None}
     return SlurmExecutor(
         folder=options.get("folder", "slurm_jobs"),
         cluster=cluster,
         array=options.get("array", workers or 100),
         per_job=options.get("per_job", 1),
         poll=options.get("poll", 2.0),
-        parameters=parameters,
+        parameters={name: value for name, value in parameters.items() if value is not None},
     )

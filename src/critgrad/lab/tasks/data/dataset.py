@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...replacing import replacing
 from .files import DataCorrupt
 
 #: The member of a prepared file that holds, as JSON bytes, everything but the arrays.
@@ -62,36 +60,13 @@ def build(name: str, parts: Parts, state: str) -> Dataset:
     return Dataset(name, arrays, state, digest(arrays), parts.note, MappingProxyType(info))
 
 
-@contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Open a temporary file beside ``path`` that takes its place when all went well, and vanishes when not."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    os.close(handle)
-    try:
-        with open(temporary, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # mkstemp's 0600 would hide the file from a group that shares the folder
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
 def write(dataset: Dataset, path: Path, version: int, compress: bool = True) -> None:
     """Write the data set to one npz: compressed to be carried, or plain to be read fast."""
-    meta = {
-        "name": dataset.name,
-        "state": dataset.state,
-        "sha256": dataset.sha256,
-        "note": dataset.note,
-        "info": dict(dataset.info),
-        "version": version,
-    }
+    meta = {name: getattr(dataset, name) for name in ("name", "state", "sha256", "note")}
+    meta |= {"info": dict(dataset.info), "version": version}
     text = np.frombuffer(json.dumps(meta, sort_keys=True).encode(), np.uint8)
     save = np.savez_compressed if compress else np.savez
+    path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
         save(file, **{META: text}, **dict(dataset.arrays))  # type: ignore[arg-type]
 

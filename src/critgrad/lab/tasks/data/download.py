@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 from urllib.parse import urlsplit
 
-from .dataset import replacing
+from ...replacing import replacing
 from .files import CHUNK, OPENERS, DataCorrupt, DataMissing, File, data_root, other_release, roots, verify
 
 TIMEOUT = 30.0
@@ -73,6 +73,7 @@ def download(file: File) -> Path:
     suffix = PurePosixPath(urlsplit(file.url).path).suffix
     packing = suffix if suffix in OPENERS else "" if file.content is not None else file.packing
     target = home() / (file.plain + packing)
+    target.parent.mkdir(parents=True, exist_ok=True)
     try:
         with replacing(target) as out:
             transfer(file.url, out)

@@ -49,7 +49,7 @@ def make_classification(flip_y: float, n_samples: int = N_SAMPLES, seed: int = S
     return (x + SHIFT)[rows_order][:, columns], y[rows_order]
 
 
-def noise(flip_y: float, n_samples: int = N_SAMPLES) -> Parts:
+def noise(flip_y: float = 0.0, n_samples: int = N_SAMPLES) -> Parts:
     """The data at one noise level, split 80/20."""
     x, y = make_classification(flip_y, n_samples)
     cut = n_samples * 4 // 5

@@ -127,7 +127,7 @@ RECORDS = (
         "500 computed rows in two classes, a share of the labels redrawn: noise (none), noise@0.1 to noise@1",
         "computed, none",
         "scikit-learn's make_classification with the paper's parameters",
-        (DataSource((), lambda read: noise(0.0), "synthetic"),),
+        (DataSource((), lambda read: noise(), "synthetic"),),
         variant=noise,
     ),
     Record(

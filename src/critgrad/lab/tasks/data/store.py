@@ -6,7 +6,7 @@ import contextlib
 import difflib
 import hashlib
 import time
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 
 from ...errors import LabError
@@ -101,13 +101,18 @@ def locate(source: DataSource, folders: tuple[Path, ...]) -> dict[File, Path | N
 
 
 def wanted(record: Record, folders: tuple[Path, ...]) -> DataSource:
-    """Choose the source to complete: one that can be downloaded, else the one that lacks the fewest files."""
+    """Choose a source: one that is here, or can be downloaded, else the one that lacks the fewest files."""
 
     def rank(source: DataSource) -> tuple[bool, int]:
-        lacking = [file for file, path in locate(source, folders).items() if path is None]
+        lacking = absent(source, folders)
         return offline() or any(file.url is None for file in lacking), len(lacking)
 
     return min(record.sources, key=rank)
+
+
+def absent(source: DataSource, folders: tuple[Path, ...]) -> list[File]:
+    """The files of a source that are not here."""
+    return [file for file, path in locate(source, folders).items() if path is None]
 
 
 def obtain(source: DataSource, folders: tuple[Path, ...]) -> dict[File, Path]:
@@ -173,9 +178,9 @@ def presence(name: str) -> str:
     folders = roots()
     if variant or any(path.exists() for folder in folders for path in prepared_places(record.name, folder)):
         return "yes"
-    if any(None not in locate(source, folders).values() for source in record.sources):
+    lacking = absent(wanted(record, folders), folders)
+    if not lacking:
         return "yes"
-    lacking = [file for file, path in locate(wanted(record, folders), folders).items() if path is None]
     return "no" if offline() or any(file.url is None for file in lacking) else "download"
 
 
@@ -196,9 +201,7 @@ def check(name: str) -> tuple[FileStatus, ...]:
                 return (FileStatus(path.name, "corrupt", str(error)),)
             if found is not None:
                 return (FileStatus(path.name, "ok", f"prepared file {path}"),)
-    whole = [source for source in record.sources if None not in locate(source, folders).values()]
-    source = whole[0] if whole else wanted(record, folders)
-    return tuple(map(partial(status, folders=folders), source.files))
+    return tuple(status(file, folders) for file in wanted(record, folders).files)
 
 
 def status(file: File, folders: tuple[Path, ...]) -> FileStatus:
@@ -221,8 +224,7 @@ def fetch(name: str) -> tuple[Path, ...]:
     if variant:
         return ()
     folders = roots()
-    whole = [source for source in record.sources if None not in locate(source, folders).values()]
-    places = obtain(whole[0] if whole else wanted(record, folders), folders)
+    places = obtain(wanted(record, folders), folders)
     for file, path in places.items():
         verify(file, path)
     return tuple(places.values())

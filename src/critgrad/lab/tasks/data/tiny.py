@@ -148,11 +148,6 @@ def causal(length: int = 24) -> Parts:
     return Parts(arrays, info, "Synthetic: each token of the response is the partner of a token of the context.")
 
 
-def noisy(flip_y: float = 0.0) -> Parts:
-    """The noise study's own generator at any of its levels, with fewer rows."""
-    return noise(flip_y, 200)
-
-
 DIGITS = {"features": 64, "shape": [8, 8], "scale": 1 / 16}
 MNIST = {"features": 784, "shape": [28, 28], "scale": 1 / 255, "mean": 0.1307, "std": 0.3081}
 CIFAR = {"shape": [3, 32, 32], "scale": 1 / 255, "mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}
@@ -166,7 +161,7 @@ TINY: Mapping[str, Callable[..., Parts]] = MappingProxyType(
         "covtype": partial(rows, 54, 7),
         "rcv1": sparse,
         "reuters": sparse,
-        "noise": noisy,
+        "noise": partial(noise, n_samples=200),  # at any of its levels
         "ptb": lm,
         "wikitext2": lm,
         "snli": snli,

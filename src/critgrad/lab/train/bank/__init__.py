@@ -7,6 +7,6 @@ rounding (batched products add up in another order), so the two are never mixed 
 """
 
 from .members import bank_groups
-from .run import BankProgress, run_bank
+from .run import run_bank
 
-__all__ = ["BankProgress", "bank_groups", "run_bank"]
+__all__ = ["bank_groups", "run_bank"]

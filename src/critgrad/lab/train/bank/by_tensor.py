@@ -16,7 +16,7 @@ from critgrad.memory.damping import damping_weights, insert_in_gram
 
 from .members import BY_TENSOR
 from .memories import BLOCK
-from .selection import Rows, Selection, column
+from .selection import Selection
 
 FIRST_STREAM = 1 << 20  # the library's own, of the first tensor's draws
 
@@ -44,15 +44,9 @@ class TensorMemories(Selection):
         self.n, self.B = len(options), len(parts)
         rows = [o for o in options for _ in parts]
         super().__init__(rows, [None] * len(rows), like)
-        n, B, C, P, device = self.n, self.B, self.C, like.shape[1], like.device
-        wide: dict[str, Any] = {"dtype": torch.float64, "device": device}
-        self.slots = torch.zeros(n, C, P, dtype=like.dtype, device=device)
-        self.gram = torch.zeros(n * B, C, C, **wide)
-        self.dots = torch.zeros(n * B, C, **wide)
-        self.weights = torch.zeros(n * B, C, **wide)
-        self.rho: Any = column([o["rho"] for o in rows], torch.float64, device)[..., None]
-        self.kappa: Any = column([o["kappa"] for o in rows], torch.float64, device)
-        self.stream.copy_(torch.arange(B, device=device).repeat(n) + FIRST_STREAM)
+        self.slots = torch.zeros(self.n, self.C, like.shape[1], dtype=like.dtype, device=like.device)
+        self.add_products()
+        self.stream.copy_(torch.arange(self.B, device=like.device).repeat(self.n) + FIRST_STREAM)
 
     def look(self, g: Tensor) -> Tensor:
         """The directions of the gradients ``g [n, P]``, damped tensor by tensor, as a new tensor."""
@@ -83,7 +77,3 @@ class TensorMemories(Selection):
             slots.scatter_(1, index, new)
         self.gram.copy_(insert_in_gram(self.gram, self.dots, self.square, self.accept, self.slot))
         self.tick()
-
-    def cosine(self, rows: Rows, g: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradient times the memory's sum, and the sum's square."""
-        return rows.of(self.dots).sum(-1), rows.of(self.gram).sum((-2, -1))

@@ -188,10 +188,6 @@ class _AggMo:
         theta.addcmul_(total, self.lr, value=-1)
 
 
-def _alike(options: Options) -> Hashable:
-    return None
-
-
 @dataclass(frozen=True)
 class BankFamily:
     """A base optimizer that a bank can run."""
@@ -199,7 +195,9 @@ class BankFamily:
     name: str
     follows: frozenset[str]  # its options that have an effect here
     make: Callable[[Sequence[Options], Tensor], Update]
-    shape: Callable[[Options], Hashable] = _alike  # models whose shapes differ are not updated in one call
+    shape: Callable[[Options], Hashable] = lambda options: (
+        None
+    )  # models whose shapes differ are not updated in one call
 
 
 _ADAM = frozenset({"lr", "betas", "eps", "weight_decay", "decoupled_weight_decay"})

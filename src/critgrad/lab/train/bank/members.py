@@ -16,7 +16,7 @@ from critgrad.memory.options import DEFAULTS as MEMORY_DEFAULTS
 
 from ...errors import LabError
 from ...run.spec import Trial, content_hash
-from ..optimizers import recipe_of, settled
+from ..optimizers import donor_of, recipe_of, settled
 from .families import FAMILIES, BankFamily
 
 # Of a group: how a step is computed, not what. A bank has its own way.
@@ -51,11 +51,6 @@ class Member:
     def update_key(self) -> tuple[str, Hashable]:
         """Models that are alike in this are updated in one call."""
         return self.family.name, self.family.shape(self.options)
-
-    @property
-    def block_key(self) -> tuple[Any, ...]:
-        """Neighbours that are alike in this share a block."""
-        return (self.kind,)
 
     @property
     def order(self) -> tuple[Any, ...]:
@@ -116,12 +111,6 @@ def _check_memory(trial: Trial, memory: Mapping[str, Any]) -> None:
             raise LabError(
                 f"Invalid {name} of {trial.optimizer} in a bank: {memory[name]!r}, expected {expected}; {_CURE}"
             )
-
-
-def donor_of(trial: Trial) -> Trial:
-    """The trial whose decisions a yoked trial replays: itself with the donor's seed."""
-    hyper = {name: value for name, value in trial.hyper.items() if name != "donor_seed"}
-    return trial.replace(hyper=hyper, seed=trial.hyper["donor_seed"], probe=())
 
 
 def _run_key(trial: Trial) -> str:

@@ -62,11 +62,7 @@ class Memories(Selection):
                 max(-(-P // (REFRESH_STEPS_PER_SLOT * C)), min(SMALLEST_REFRESH, P)), device=device
             )
         if kind == DAMPS:
-            self.gram = torch.zeros(n, C, C, dtype=torch.float64, device=device)
-            self.dots = torch.zeros(n, C, dtype=torch.float64, device=device)
-            self.weights = torch.zeros(n, C, dtype=torch.float64, device=device)
-            self.rho: Any = column([o["rho"] for o in options], torch.float64, device)[..., None]
-            self.kappa: Any = column([o["kappa"] for o in options], torch.float64, device)
+            self.add_products()
 
     @property
     def by_model(self) -> Tensor:
@@ -125,7 +121,7 @@ class Memories(Selection):
     def cosine(self, rows: Rows, g: Tensor) -> tuple[Tensor, Tensor]:
         """The gradient times the memory's sum, and the sum's square."""
         if self.kind == DAMPS:
-            return rows.of(self.dots).sum(-1), rows.of(self.gram).sum((-2, -1))
+            return super().cosine(rows, g)
         assert self.sum is not None
         total, g = rows.of(self.sum), rows.of(g)
         return (total * g).sum(-1, dtype=torch.float64), total.square().sum(-1, dtype=torch.float64)

@@ -26,9 +26,8 @@ class Models:
     parameters, stacked.
     """
 
-    def __init__(self, problem: SummingProblem, seeds: Sequence[int], dtype: torch.dtype | None) -> None:
+    def __init__(self, problem: SummingProblem, seeds: Sequence[int]) -> None:
         self.problem = problem
-        self.dtype = dtype
         modules = {seed: new_model(problem, seed) for seed in dict.fromkeys(seeds)}
         self.skeleton = modules[seeds[0]]
         trained = {name: p for name, p in self.skeleton.named_parameters() if p.requires_grad}
@@ -39,20 +38,13 @@ class Models:
         extras: dict[int, dict[str, Tensor]] = {}
         for seed, module in modules.items():
             tensors = {name: tensor.detach() for name, tensor in (*module.named_parameters(), *module.named_buffers())}
-            rows[seed] = torch.cat([self._cast(tensors.pop(name)).reshape(-1) for name in self.names])
-            extras[seed] = {name: self._cast(tensor) for name, tensor in tensors.items()}
+            rows[seed] = torch.cat([tensors.pop(name).reshape(-1) for name in self.names])
+            extras[seed] = tensors
         self.theta = torch.stack([rows[seed] for seed in seeds])
         self.extras = {name: torch.stack([extras[seed][name] for seed in seeds]) for name in extras[seeds[0]]}
         self.cohorts = Cohorts(seeds, self.theta.device)
         self.skeleton.requires_grad_(False).train()
         compute_as_products(self.skeleton)
-
-    def _cast(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self.dtype) if self.dtype is not None and tensor.is_floating_point() else tensor
-
-    def cast(self, batch: Batch) -> Batch:
-        """A batch in the models' dtype, where one was asked for."""
-        return tuple(self._cast(tensor) for tensor in batch)
 
     def _model(self, flat: Tensor, extras: dict[str, Tensor]) -> Any:
         """One model as a callable: a row of ``theta`` in the place of its parameters."""
@@ -100,7 +92,6 @@ class Models:
         each = vmap(score, in_dims=(0, 0, None))
         at_once = SCORED_AT_ONCE.get(self.theta.device.type, SCORED_AT_ONCE["cpu"])
         for batch in self.problem.parts(split):
-            batch = self.cast(batch)
             chunk = max(1, at_once // max(1, batch[0].shape[0]))
             for start in range(0, count, chunk):
                 here = slice(start, start + chunk)

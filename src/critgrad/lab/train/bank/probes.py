@@ -30,12 +30,10 @@ class BankProbes:
         self.before: Tensor | None = None
         self.squares: list[Tensor] = []
         self.looks = [
-            MemoryProbe(block.memories, [self.names[i] for i in range(block.span.start, block.span.stop)])
+            (block, MemoryProbe(block.memories, self.names[block.span]))
             for block in bank.blocks
             if block.memories is not None
         ]
-        self.spans = [block.span for block in bank.blocks if block.memories is not None]
-        self.decisions = [table for block, table in zip(bank.blocks, bank.decisions) if block.memories is not None]
 
     def before_step(self) -> None:
         """Called before a step."""
@@ -44,7 +42,7 @@ class BankProbes:
             return
         if self.update:
             self.before = self.bank.theta.clone()
-        for look in self.looks:
+        for _, look in self.looks:
             look.before_step()
 
     def after_step(self) -> None:
@@ -55,7 +53,7 @@ class BankProbes:
             change = (self.bank.theta - self.before).double()
             self.squares.append(change.square_().mean(1))
             self.before = None
-        for look in self.looks:
+        for _, look in self.looks:
             look.after_step()
 
     def epoch(self) -> list[dict[str, Any]]:
@@ -67,12 +65,13 @@ class BankProbes:
                 if "update" in names:
                     values["update_rms"] = size
             self.squares = []
-        for span, look, decisions in zip(self.spans, self.looks, self.decisions):
-            written = None if decisions is None else decisions.t().tolist()
-            for i, (values, names) in enumerate(zip(out[span], self.names[span])):
-                if "decisions" in names and written is not None:
-                    values["decisions"] = written[i]
-            look.epoch(out[span])
+        for block, look in self.looks:
+            if block.decisions is not None:
+                written = block.decisions.t().tolist()
+                for values, names, slots in zip(out[block.span], self.names[block.span], written):
+                    if "decisions" in names:
+                        values["decisions"] = slots
+            look.epoch(out[block.span])
         return out
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ...errors import LabError
@@ -24,16 +23,6 @@ from .step import Bank, Stepper
 _NOTHING = Scores(math.nan, math.nan)
 
 
-@dataclass(frozen=True)
-class BankProgress:
-    """What a callback is told after each epoch."""
-
-    epoch: int
-    epochs: int
-    models: int
-    diverged: int
-
-
 @dataclass
 class _BankRun:
     """One model's curves."""
@@ -45,21 +34,12 @@ class _BankRun:
 
 
 @at_its_precision
-def run_bank(
-    trials: Sequence[Trial],
-    *,
-    device: str = "cpu",
-    dtype: torch.dtype | None = None,
-    on_epoch: Callable[[BankProgress], None] | None = None,
-    graph: bool = True,
-) -> list[Result]:
+def run_bank(trials: Sequence[Trial], *, device: str = "cpu", graph: bool = True) -> list[Result]:
     """Run trials of one task, with the same settings, all at once; the results in the order of the trials.
 
     Args:
         trials: with ``engine="bank"``; optimizers, hyper-parameters, seeds and probes may differ.
         device: to train on.
-        dtype: of parameters and batches, where it is not the task's own.
-        on_epoch: called after each epoch.
         graph: on CUDA, capture a step as a CUDA graph; provenance says whether that worked.
 
     A model that diverges is left alone from then on, and its row says so. A yoked trial's donor trains beside it and is
@@ -75,23 +55,19 @@ def run_bank(
             "Invalid schedule for a bank: it has none, expected constant without warmup; use --engine single"
         )
     members = crew(trials, problem.task.weight_decay)
-    bank = Bank(problem, members, dtype)
+    bank = Bank(problem, members)
     step, probes = Stepper(bank, graph), BankProbes(bank)
     runs = [_BankRun() for _ in members.members]
     for run, (chosen, _) in zip(runs, _evaluate(bank, runs)):
         run.initial_valid = chosen.metric
     shown = [not member.hidden for member in members.members]
-    epochs = problem.task.epochs
-    for epoch in range(1, epochs + 1):
+    for epoch in range(1, problem.task.epochs + 1):
         bank.begin_epoch(epoch)
         for _ in range(problem.steps):
             probes.before_step()
             step()
             probes.after_step()
         _record(bank, probes, runs)
-        if on_epoch is not None:
-            diverged = sum(run.diverged for run, show in zip(runs, shown) if show)
-            on_epoch(BankProgress(epoch, epochs, sum(shown), diverged))
         if all(run.diverged for run, show in zip(runs, shown) if show):
             break
     origin = {**provenance(device), "models": len(runs), "graph": step.graph is not None}

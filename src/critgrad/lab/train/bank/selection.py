@@ -138,9 +138,18 @@ class Selection:
         for table, values in zip((self.priority, self.norm, self.born), (priority, norm, born)):
             rows.put(table, values)
 
+    def add_products(self) -> None:
+        """Tables for damping: the products of the stored gradients with one another and with the step's gradient."""
+        wide: dict[str, Any] = {"dtype": torch.float64, "device": self.priority.device}
+        n, C = self.priority.shape
+        self.gram = torch.zeros(n, C, C, **wide)
+        self.dots, self.weights = torch.zeros(n, C, **wide), torch.zeros(n, C, **wide)
+        self.rho: Any = column([o["rho"] for o in self.options], **wide)[..., None]
+        self.kappa: Any = column([o["kappa"] for o in self.options], **wide)
+
     def cosine(self, rows: Rows, g: Tensor) -> tuple[Tensor, Tensor]:
         """The gradient times the memory's sum, and the sum's square; asked for by policies that look at angles."""
-        raise NotImplementedError
+        return rows.of(self.dots).sum(-1), rows.of(self.gram).sum((-2, -1))
 
     def last_slot(self) -> Tensor:
         """The slot that the last counted step wrote, or -1: ``[n]``."""

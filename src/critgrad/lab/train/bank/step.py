@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,6 +28,7 @@ class BankBlock:
     span: slice
     memories: Memories | TensorMemories | None
     updates: list[tuple[slice, Update]]  # slices of the block's rows
+    decisions: Tensor | None  # the slots written, [steps, models], where they are recorded of a model
 
 
 class Bank:
@@ -35,32 +38,21 @@ class Bank:
     next: a captured graph of it does the whole of a step, each time it is replayed, on what these tensors hold then.
     """
 
-    def __init__(self, problem: SummingProblem, crew: Crew, dtype: torch.dtype | None) -> None:
+    def __init__(self, problem: SummingProblem, crew: Crew) -> None:
         self.problem = problem
         self.crew = crew
         seeds = [member.trial.seed for member in crew.members]
-        self.models = Models(problem, seeds, dtype)
+        self.models = Models(problem, seeds)
         self.seeds = self.models.cohorts.seeds
         self.theta = self.models.theta
         device = self.theta.device
         self.number = torch.zeros((), dtype=torch.int64, device=device)  # steps begun since the start
-        self.blocks = self._blocks()
+        by_kind = _runs(crew.members, lambda member: member.kind)
+        self.blocks = [self._block(span, members) for span, members in by_kind]
         self.at = torch.zeros(1, dtype=torch.int64, device=device)  # the step of the epoch that is next
         self.total = torch.zeros(len(seeds), dtype=torch.float64, device=device)  # of the losses of the epoch
         self.plan: Tensor | None = None
         self.noise: Tensor | None = None
-        wanted = {
-            i
-            for i, member in enumerate(crew.members)
-            if "decisions" in member.trial.probe and member.memory is not None
-        }
-        # One table for each block with a model whose decisions are recorded: the slots written, [steps, models].
-        self.decisions: list[Tensor | None] = [
-            torch.zeros(problem.steps, block.span.stop - block.span.start, dtype=torch.int64, device=device)
-            if wanted & set(range(block.span.start, block.span.stop))
-            else None
-            for block in self.blocks
-        ]
 
     def begin_epoch(self, epoch: int) -> None:
         """Lay out the data order and the dropout of an epoch (from 1)."""
@@ -80,7 +72,7 @@ class Bank:
         """Forward, backward, clipping, directions, updates, insertions: of all models."""
         assert self.plan is not None
         self.number.add_(1)
-        batch = self.models.cast(self.problem.batch(self.plan.index_select(1, self.at).squeeze(1)))
+        batch = self.problem.batch(self.plan.index_select(1, self.at).squeeze(1))
         noise = None if self.noise is None else self.noise.index_select(1, self.at).squeeze(1)
         gradients, losses = self.models.gradients(batch, noise)
         with torch.no_grad():
@@ -92,43 +84,45 @@ class Bank:
 
     def _update(self, gradients: Tensor) -> None:
         t = self.number.double()
-        for block, decisions in zip(self.blocks, self.decisions):
+        for block in self.blocks:
             g, theta = gradients[block.span], self.theta[block.span]
             d = g if block.memories is None else block.memories.look(g)
             for rows, update in block.updates:
                 update(theta[rows], d[rows], t)
             if block.memories is not None:
                 block.memories.insert(g, self.number)
-                if decisions is not None:
-                    decisions.index_copy_(0, self.at, block.memories.last_slot()[None])
-
-    def _blocks(self) -> list[BankBlock]:
-        blocks: list[BankBlock] = []
-        start = 0
-        for _, group in groupby(self.crew.members, key=lambda member: member.block_key):
-            members = list(group)
-            span = slice(start, start + len(members))
-            blocks.append(self._block(span, members))
-            start = span.stop
-        return blocks
+                if block.decisions is not None:
+                    block.decisions.index_copy_(0, self.at, block.memories.last_slot()[None])
 
     def _block(self, span: slice, members: list[Member]) -> BankBlock:
         theta = self.theta[span]
-        updates: list[tuple[slice, Update]] = []
-        at = 0
-        for _, alike in groupby(members, key=lambda member: member.update_key):
-            these = list(alike)
-            rows = slice(at, at + len(these))
-            updates.append((rows, these[0].family.make([m.options for m in these], theta[rows])))
-            at = rows.stop
+        updates = [
+            (rows, alike[0].family.make([member.options for member in alike], theta[rows]))
+            for rows, alike in _runs(members, lambda member: member.update_key)
+        ]
         kind = members[0].kind
-        options = [member.memory for member in members if member.memory is not None]
         if kind == NONE:
-            return BankBlock(span, None, updates)
-        if kind == BY_TENSOR:
-            return BankBlock(span, TensorMemories(options, theta, parts_of(self.models.shapes)), updates)
+            return BankBlock(span, None, updates, None)
+        options = [member.memory for member in members if member.memory is not None]
         donors = [None if donor is None else donor - span.start for donor in self.crew.donors[span]]
-        return BankBlock(span, Memories(kind, options, donors, theta), updates)
+        memories: Memories | TensorMemories
+        if kind == BY_TENSOR:
+            memories = TensorMemories(options, theta, parts_of(self.models.shapes))
+        else:
+            memories = Memories(kind, options, donors, theta)
+        recorded = any("decisions" in member.trial.probe for member in members)
+        shape = (self.problem.steps, len(members))
+        decisions = torch.zeros(shape, dtype=torch.int64, device=theta.device) if recorded else None
+        return BankBlock(span, memories, updates, decisions)
+
+
+def _runs(members: Sequence[Member], key: Callable[[Member], Any]) -> Iterator[tuple[slice, list[Member]]]:
+    """Neighbours that are alike, and where they stand."""
+    at = 0
+    for _, group in groupby(members, key):
+        alike = list(group)
+        yield slice(at, at + len(alike)), alike
+        at += len(alike)
 
 
 def _clip(gradients: Tensor, largest: float) -> None:
