@@ -359,7 +359,7 @@ def _study(p: ArgumentParser, name: str) -> None:
         _workers(p)
     if name == "run":
         _executor(p)
-        p.add_argument("--minutes", type=float, help="begin no replicate that would not be whole by then")
+        p.add_argument("--minutes", type=float, help="begin no replicate but the first that would not be whole by then")
         _timeout(p)
         p.add_argument("--retry", action="store_true", help="run what failed or took too long once more")
 

@@ -125,6 +125,23 @@ BAD = {
         '[[claims]]\narm = "adam"\nagainst = ["sgd"]\n[[claims]]',
         ["'adam' against 'sgd'", "twice"],
     ),
+    "a margin beyond all floats": ("seed = 7", f"seed = 7\nmargin = 1{'0' * 400}", ["margin is 1000", ">= 0"]),
+    "a warm-up beyond all floats": ("[arms.sgd]", f"[schedule]\nwarmup = 1{'0' * 400}\n[arms.sgd]", ["0 to 1"]),
+    "a range beyond all floats": (
+        '"log 1e-3 1e-1" }',
+        f'"int 1 {"9" * 400}" }}',
+        ["arms.sgd.search.lr", "2^53 at most"],
+    ),
+    "a number of thousands of digits": ("seed = 7", f"seed = {'7' * 5000}", ["cannot be read", "digits"]),
+    "lists in lists in lists": ("seed = 7", f"seed = {'[' * 900}{']' * 900}", ["cannot be read"]),
+    "endless epochs": ("epochs = 2", f"epochs = 1{'0' * 30}", ["epochs is 1000", "10^9 at most"]),
+    "a task of a very long name": ('"task.py"', f'"{"a" * 300}.py"', ["task: there is no file aaa"]),
+    "an optimizer of a very long name": (
+        "torch.optim:Adam",
+        f"{'a' * 300}.py:A",
+        ["arms.adam.optimizer: there is no file"],
+    ),
+    "a function without options": ("torch.optim:Adam", "math:sin", ["math:sin does not take", "which takes options"]),
     "a long warm-up": ("[arms.sgd]", "[schedule]\nwarmup = 5\n[arms.sgd]", ["schedule.warmup is 5", "0 to 1"]),
 }
 
@@ -169,6 +186,7 @@ def test_a_bad_file_is_one_line(name: str, tmp_path: Path) -> None:
         ),
         ("raise SystemExit(3)", ["cannot be imported: SystemExit: 3"]),
         (PIECES + "data = ['numbers.csv']", ["data names numbers.csv", "no such file"]),
+        (PIECES + "data = 'numbers.csv'", ["data is 'numbers.csv'", "data = ['numbers.csv']"]),
     ],
 )
 def test_a_bad_task_is_one_line(task: str, words: list[str], tmp_path: Path) -> None:
@@ -245,6 +263,37 @@ def test_a_folder_for_json_must_be_there_before_anything_runs(tmp_path: Path) ->
     code, _, err = call("study", "run", write(tmp_path), "--json", tmp_path / "no" / "a.json")
     assert (code, len(err.splitlines())) == (2, 1)
     assert not (tmp_path / "study.db").exists()
+
+
+@pytest.mark.parametrize("name", ["study.toml", "study.db", "task.py", "report.html", "another.py"])
+def test_the_answer_is_not_written_over_a_file_of_the_study(name: str, tmp_path: Path) -> None:
+    path = write(tmp_path)
+    assert call("study", "run", path, "--executor", "inline")[0] == 0
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    for command in ("run", "report"):
+        code, _, err = call("study", command, path, "--json", tmp_path / name)
+        assert (code, len(err.splitlines())) == (2, 1)
+        assert f"{name} is a file of the study" in err
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_a_page_that_cannot_be_written_beside_the_study_lies_beside_its_ledger(tmp_path: Path) -> None:
+    path = write(tmp_path / "study")
+    (tmp_path / "study" / "report.html").mkdir()
+    (tmp_path / "runs").mkdir()
+    words = ("study", "run", path, "--executor", "inline")
+    code, _, err = call(*words)
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "report.html can be written neither beside study.toml nor beside its ledger" in err
+    assert call(*words, "--ledger", tmp_path / "runs" / "study.db")[0] == 0
+    assert (tmp_path / "runs" / "report.html").is_file()
+
+
+def test_a_file_is_no_folder_for_a_study(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    code, _, err = call("study", "new", tmp_path / "file")
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "is a file, expected a folder" in err
 
 
 def test_what_is_there_is_not_written_over(tmp_path: Path) -> None:

@@ -59,12 +59,17 @@ def test_an_unknown_executor_or_a_limit_that_it_cannot_keep_is_one_line(tmp_path
     path = write(tmp_path)
     for words, said in (
         (("--executor", "cloud"), "Invalid executor: 'cloud', expected one of local, inline, dask, slurm"),
-        (("--executor", "inline", "--trial-timeout", 5), "Invalid --trial-timeout"),
         (("--minutes", 0), "Invalid minutes: 0.0"),
+        (("--minutes", "nan"), "Invalid minutes: nan"),
+        (("--trial-timeout", -3), "Invalid trial timeout: -3.0"),
+        (("--workers", 0), "Invalid workers: 0"),
+        (("--executor-opt", "a=b"), "Invalid option of the executor local: 'a'"),
         (("--device", "tpu"), "Invalid device: 'tpu'"),
+        (("--executor", "inline", "--trial-timeout", 5), "Invalid --trial-timeout"),
     ):
         code, _, err = call("study", "run", path, *words)
-        assert code != 0
+        assert code == (1 if said in ("Invalid --trial-timeout", "Invalid device: 'tpu'") else 2)
+        assert said == "Invalid --trial-timeout" or not (tmp_path / "study.db").exists()
         assert len(err.splitlines()) == 1
         assert said in err
 

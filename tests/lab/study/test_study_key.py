@@ -7,8 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from study_helpers import FILE, LOOP, PIECES, made, run, write
+from study_helpers import FILE, LOOP, PIECES, keys, made, run, write
 
+from critgrad.lab.errors import LabError
+from critgrad.lab.run.coordinator import Event
 from critgrad.lab.study.plan import StudyPlan
 from critgrad.lab.study.runner import prepare
 
@@ -213,6 +215,37 @@ def test_an_edit_is_seen_through_a_link_to_the_folder_too(tmp_path: Path) -> Non
     for arm in first.arms:
         pairs = zip(first.arms[arm].replicates, edited.arms[arm].replicates)
         assert all(b.value == pytest.approx(a.value + 1) for a, b in pairs)
+
+
+def test_an_edit_behind_a_linked_folder_makes_new_runs(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "helper.py").write_text("OFFSET = 1\n")
+    (tmp_path / "lib" / "round").symlink_to(tmp_path / "lib")  # a circle
+    path = write(tmp_path / "study", LOOP.replace("import torch", "import torch\nfrom lib.helper import OFFSET", 1))
+    (tmp_path / "study" / "lib").symlink_to(tmp_path / "lib")
+    count = made(path)[1]
+    (tmp_path / "lib" / "helper.py").write_text("OFFSET = 2\n")
+    assert made(path)[1] == count
+
+
+@pytest.mark.parametrize("name", ["task.py", "numbers.csv"])
+def test_an_edit_while_it_runs_ends_the_study_and_no_key_gets_numbers_of_other_files(name: str, tmp_path: Path) -> None:
+    path = write(tmp_path, LOOP + "data = ['numbers.csv']\n")
+    file = tmp_path / name
+    (tmp_path / "numbers.csv").write_text("1")
+    before = file.read_text()
+
+    def edit(event: Event) -> None:
+        if event.kind == "done":
+            file.write_text(before.replace("1", "2"))
+
+    with pytest.raises(LabError, match="have changed while it ran"):
+        run(path, on_event=edit)
+    assert len(keys(path)) == 1
+    file.write_text(before)
+    answer, count = made(path)
+    assert count == 14 - 1
+    assert all(run.test == pytest.approx(1 + run.valid) for r in answer.arms["sgd"].replicates for run in r.reports)
 
 
 def test_two_arms_that_are_the_same_share_their_runs(tmp_path: Path) -> None:

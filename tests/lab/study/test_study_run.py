@@ -145,7 +145,9 @@ def test_runs_that_fail_count_as_untrained_and_a_raising_optimizer_is_worse(tmp_
         "nan": {"not finite after epoch 1"},
         "away": {"worse than no training"},
     }
-    assert {r.value for name in ("raises", "nan", "away") for r in answer.arms[name].replicates} == {answer.initial}
+    assert {r.value for name in ("raises", "nan") for r in answer.arms[name].replicates} == {answer.initial}
+    away = answer.arms["away"].replicates
+    assert [r.value for r in away] == [sum(run.initial for run in r.reports) / len(r.reports) for r in away]
     with Ledger.open(tmp_path / "study.db") as book:
         failed = [row for row in map(book.row, keys(tmp_path / "study.toml")) if row.status == "failed"]
     assert len(failed) == 8
@@ -203,12 +205,13 @@ def test_what_a_function_gave_is_told_without_a_line_of_the_labs(tmp_path: Path)
     assert ".py, line" not in err
 
 
-@pytest.mark.parametrize("given", ["'good'", "{'valid': 1}", "None", "torch.ones(2)"])
+@pytest.mark.parametrize("given", ["'good'", "'0.3'", "{'valid': 1}", "None", "torch.ones(2)", "torch.ones(5000)"])
 def test_a_report_that_is_no_number_says_what_is_expected(given: str, tmp_path: Path) -> None:
     task = PIECES.replace('return {"valid": float(error), "test": float(error) + 1}', f"return {given}")
     path = write(tmp_path, task)
-    with pytest.raises(ValueError, match="expected a number, or"):
+    with pytest.raises(ValueError, match="expected a number, or") as raised:
         run(path)
+    assert len(str(raised.value)) < 400
 
 
 def test_one_number_is_both_valid_and_test(tmp_path: Path) -> None:
@@ -252,6 +255,12 @@ def test_a_file_that_grew_after_its_verdict_says_so(tmp_path: Path) -> None:
     answer = run(write(tmp_path, file=FILE.replace("replicates = 2", "replicates = 3")))
     assert any("asked for 2 replicates when there was a verdict" in note for note in answer.notes)
     assert study.report(path).notes == answer.notes
+    # Whatever is asked beside it, the claim is the same.
+    more = FILE.replace("replicates = 2", "replicates = 3").replace("seed = 7", "seed = 7\nmargin = 0.5")
+    more = more.replace(
+        "[[claims]]", '[arms.new]\noptimizer = "Adam"\n\n[[claims]]\narm = "new"\nagainst = "sgd"\n\n[[claims]]'
+    )
+    assert run(write(tmp_path, file=more)).notes == answer.notes
     fresh = FILE.replace("replicates = 2", "replicates = 3").replace("seed = 7", "seed = 8")
     assert run(write(tmp_path, file=fresh)).notes == ()
 

@@ -76,7 +76,10 @@ def test_an_open_claim_says_how_many_replicates_a_fresh_study_would_want():
     assert "a study with a fresh seed would want" in claim.remark
     assert "for `better`" in claim.remark
     assert "for `same`" in claim.remark
-    assert "none for `same` (it seems larger than the margin of 0.001)" in ask([*UP[:5], -3.0], margin=1e-3).remark
+    assert (
+        "no number would do for `same` (it seems larger than the margin of 0.001)"
+        in ask([*UP[:5], -3.0], margin=1e-3).remark
+    )
     assert "for `worse`" in ask([*(-d for d in UP[:5]), 3.0]).remark
 
 

@@ -21,7 +21,7 @@ from .executors import JobExecutor, KeptExecutor, open_executor
 from .results import Result
 from .spec import Trial
 from .status import Progress, Rounds, Running, Status, note_progress, status
-from .worker import WORK, Failure, Job, checkpoint_file, perform, result_file, take_kept
+from .worker import WORK, Failure, Job, Unusable, checkpoint_file, perform, result_file, take_kept
 
 __all__ = ["Event", "JobsOutcome", "Progress", "Rounds", "Status", "in_shard", "merge_roles", "run_jobs", "status"]
 
@@ -282,6 +282,8 @@ class _Run:
 
     def _write(self, trial: Trial, outcome: Result | Failure) -> None:
         roles = self.roles[trial.key]
+        if isinstance(outcome, Unusable):
+            raise LabError(outcome.error)
         if isinstance(outcome, Failure):
             self.ledger.fail(trial, outcome.trace, roles)
             self.progress.failed += 1

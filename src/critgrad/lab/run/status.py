@@ -79,10 +79,10 @@ class Rounds:
         """A round is over."""
         self.done, self.failed = self.done + done, self.failed + failed
 
-    def end(self) -> Progress:
-        """Where the sweep stands after its last round."""
-        finished = Progress(self.done + self.failed, done=self.done, failed=self.failed, began=self.began)
-        return finished.now()
+    def end(self, interrupted: bool = False) -> Progress:
+        """Where the sweep stands after its last round, which is its end unless it was interrupted."""
+        total = self.expected if interrupted else self.done + self.failed
+        return Progress(total, done=self.done, failed=self.failed, began=self.began).now()
 
 
 @dataclass(frozen=True)

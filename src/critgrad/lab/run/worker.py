@@ -49,6 +49,11 @@ class Failure:
         return lines[-1] if lines else "unknown error"
 
 
+@dataclass(frozen=True)
+class Unusable(Failure):
+    """A trial that was not run as its key says (its files have changed since): nothing of it is noted, and the jobs end."""
+
+
 Work = Callable[[Sequence[Trial], str, "Path | None"], "list[Result | Failure]"]
 
 

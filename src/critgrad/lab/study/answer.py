@@ -43,7 +43,7 @@ class Replicate:
     valid: (
         float  # by which the best of several rivals is chosen: that of the chosen trial, else the mean of the reports
     )
-    value: float  # what counts: the mean test value, or the value before training
+    value: float  # what counts: the mean of the test values, or of values before training
     untrained: str = ""  # why it counts as the value before training: failed, not finite, worse than that
 
 

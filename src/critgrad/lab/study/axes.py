@@ -10,6 +10,7 @@ were.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
@@ -22,6 +23,7 @@ from ..spaces import Axis
 from ..train.streams import stream, stream_seed
 from ..words import value_of
 
+LARGEST_WHOLE = 2**53  # of those that are drawn as floats
 OUTER = 0.1  # the share of a range at each of its ends that is said where many choices lie there
 
 
@@ -71,8 +73,8 @@ def _number(word: str, integer: bool) -> float:
         value = int(word) if integer else float(word)
     except ValueError:
         value = math.nan
-    if not math.isfinite(value):
-        raise LabError(f"{word!r}, expected {'a whole number' if integer else 'a number'}")
+    if not abs(value) <= (LARGEST_WHOLE if integer else sys.float_info.max):
+        raise LabError(f"{word[:40]!r}, expected {'a whole number, 2^53 at most' if integer else 'a number'}")
     return value
 
 

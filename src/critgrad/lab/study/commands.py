@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import shutil
 from argparse import Namespace
 from pathlib import Path
@@ -12,13 +14,15 @@ from ..screen.progress import duration, shown
 from ..words import listed, pairs
 from . import runner
 from .answer import Answer, Arm
-from .file import StudyError, read
+from .file import StudyError, StudyFile, read
 
 TEMPLATE = Path(__file__).parent / "template"
 
 
 def new(args: Namespace) -> int:
     """Write a study that runs as it is."""
+    if args.folder.exists() and not args.folder.is_dir():
+        raise StudyError(f"{args.folder} is a file, expected a folder, there or not")
     names = [path.name for path in sorted(TEMPLATE.iterdir()) if path.suffix in (".py", ".toml")]
     for name in names:
         if (args.folder / name).exists():
@@ -27,7 +31,8 @@ def new(args: Namespace) -> int:
     for name in names:
         shutil.copyfile(TEMPLATE / name, args.folder / name)
     file = args.folder / "study.toml"
-    say(f"{' and '.join(str(args.folder / name) for name in names)}: look into them, then critgrad study run {file}")
+    written = " and ".join(str(args.folder / name) for name in names)
+    say(f"{written}: look into them, then critgrad study run {shlex.quote(str(file))}")
     return 0
 
 
@@ -55,7 +60,7 @@ def check(args: Namespace) -> int:
 def run(args: Namespace) -> int:
     """Run what is missing; verdict and page."""
     study = read(args.file)
-    _require_folder(args.json)
+    page = _places(study, args)
     with shown(study.title) as on_event:
         answer = runner.run(
             args.file,
@@ -69,26 +74,38 @@ def run(args: Namespace) -> int:
             retry=args.retry,
             on_event=on_event,
         )
-    _tell(answer, study.folder / runner.PAGE, args.json)
+    _tell(answer, page, args.json)
     return 0
 
 
 def report(args: Namespace) -> int:
     """The verdict and the page of what has been run."""
-    _require_folder(args.json)
-    answer = runner.report(args.file, ledger=args.ledger)
-    _tell(answer, args.file.absolute().parent / runner.PAGE, args.json)
+    page = _places(read(args.file), args)
+    _tell(runner.report(args.file, ledger=args.ledger), page, args.json)
     return 0
 
 
-def _require_folder(path: Path | None) -> None:
-    """Rather now than after an hour of runs."""
-    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-        raise StudyError(f"Invalid --json: {path}, expected a file in a folder that is there")
+def _places(study: StudyFile, args: Namespace) -> Path:
+    """Where the page goes: beside the study's file, or its ledger where nothing can be written there.
+
+    What cannot be written is told now, and not after an hour of runs.
+    """
+    ledger = runner.ledger_of(study, args.ledger).absolute()
+    pages = [folder / runner.PAGE for folder in (study.folder, ledger.parent)]
+    page = next((page for page in pages if os.access(page.parent, os.W_OK) and not page.is_dir()), None)
+    if page is None:
+        raise StudyError(f"{runner.PAGE} can be written neither beside {study.path.name} nor beside its ledger")
+    if args.json is not None:
+        target = args.json.absolute()
+        if target.is_dir() or not target.parent.is_dir():
+            raise StudyError(f"Invalid --json: {args.json}, expected a file in a folder that is there")
+        if target.resolve() in {path.resolve() for path in (study.path, ledger, *pages)} or target.suffix == ".py":
+            raise StudyError(f"Invalid --json: {args.json} is a file of the study, expected another")
+    return page
 
 
 def _tell(answer: Answer, page: Path, json: Path | None) -> None:
-    from .verdict import sentence
+    from .verdict import said_of
 
     made = table(None, "arm", "chosen, of the last replicate", "mean", "replicates", right=("mean", "replicates"))
     for arm in answer.arms.values():
@@ -96,9 +113,13 @@ def _tell(answer: Answer, page: Path, json: Path | None) -> None:
         mean = sum(values) / len(values) if values else float("nan")
         made.add_row(arm.name, _chosen(arm), show(mean), f"{len(values)}/{answer.planned}")
     made.put()
+    if answer.claims:
+        prose(
+            "Differences: Hodges and Lehmann's estimate over the replicates, positive where the arm is better; not those of the means."
+        )
     for claim in answer.claims:
-        say(sentence(claim, answer.trials), "bold")
-        if claim.remark:
+        say(said_of(claim, answer), "bold")
+        if claim.remark and claim.replicates:
             prose(claim.remark, 2)
     for note in answer.notes:
         prose(note)

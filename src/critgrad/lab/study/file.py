@@ -20,6 +20,7 @@ DIRECTIONS = ("min", "max")
 SCHEDULES = tuple(KINDS)
 PRECISIONS = ("highest", "high", "medium")  # of float32 products, as torch.set_float32_matmul_precision calls them
 LARGEST_SEED = 2**31 - 1
+MOST_EPOCHS = 10**9
 MOST = 1000  # replicates, trials, report seeds: a slip of the finger is not to fill the memory
 
 
@@ -97,8 +98,8 @@ def _whole(low: int, high: float = math.inf) -> Callable[[Any], bool]:
     return lambda value: type(value) is int and low <= value <= high
 
 
-def _number(low: float, high: float = math.inf) -> Callable[[Any], bool]:
-    return lambda value: type(value) in (int, float) and math.isfinite(value) and low <= value <= high
+def _number(low: float, high: float = sys.float_info.max) -> Callable[[Any], bool]:
+    return lambda value: type(value) in (int, float) and low <= value <= high
 
 
 def _one_of(*names: Any) -> Callable[[Any], bool]:
@@ -126,7 +127,7 @@ _TOP = {
     "title": _Key(_text, "a text on one line", ""),
     "task": _Key(_text, "a Python file beside this one, or a name of `critgrad tasks`"),
     "direction": _Key(_one_of(*DIRECTIONS), "'min' or 'max'", ""),
-    "epochs": _Key(_whole(1), "a whole number >= 1", 0),
+    "epochs": _Key(_whole(1, MOST_EPOCHS), "a whole number >= 1, 10^9 at most", 0),
     "replicates": _Key(_whole(2, MOST), f"a whole number >= 2, {MOST} at most", 10),
     "trials": _Key(_whole(1, MOST), f"a whole number >= 1, {MOST} at most", 8),
     "report_seeds": _Key(_whole(1, MOST), f"a whole number >= 1, {MOST} at most", 2),
@@ -222,6 +223,8 @@ def _load(path: Path) -> tuple[str, dict[str, Any]]:
         twice = "twice" in str(error) or "overwrite" in str(error).lower()
         hint = "a name stands there twice (arms and keys need names of their own)" if twice else "not TOML"
         raise StudyError(f"{path.name}: {hint}: {error}") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, lists of lists of lists
+        raise StudyError(f"{path.name}: cannot be read: {error}") from None
 
 
 def _checked(values: Mapping[str, Any], keys: Mapping[str, _Key], where: str, bad: _Bad) -> dict[str, Any]:

@@ -57,6 +57,8 @@ def data_files(task: str, folder: Path) -> list[Path]:
     """The files that a task names in ``data = [...]``."""
     path = file_under(folder, task)
     named = getattr(load_file(path), "data", None) if path is not None else None
+    if isinstance(named, (str, Path)):
+        raise LabError(f"{task}: data is {str(named)!r}, expected a list of files: data = [{str(named)!r}]")
     # ``data`` may well be the data themselves: only a list of texts names files.
     if not isinstance(named, (list, tuple)) or not named or not all(isinstance(name, (str, Path)) for name in named):
         return []

@@ -143,15 +143,34 @@ def _replicate(plan: StudyPlan, arm: str, number: int, runs: Mapping[str, Run], 
     assert found is not None
     chosen, best = found
     if trials and best is None:
-        why = f"all {len(trials)} points failed: {trials[0].failed}"
+        points = "the one point" if len(trials) == 1 else f"all {len(trials)} points"
+        why = f"{points} failed: {trials[0].failed}"
         return Replicate(number, trials, {}, (), math.nan, initial, why)
     reports = tuple(_at(run, chosen) for run in _reported(plan, arm, number, runs))
-    worse = (lambda value: value > initial) if study.direction == "min" else (lambda value: value < initial)
-    reasons = [run.failed or ("worse than no training" if worse(run.test) else "") for run in reports]
-    value = fmean(initial if reason else run.test for run, reason in zip(reports, reasons))
+    counted = [
+        _counted(run, _first_finite(run.initial, _initial_of(plan, number, runs), initial), initial, study.direction)
+        for run in reports
+    ]
+    reasons = [reason for _, reason in counted]
+    value = fmean(value for value, _ in counted)
     valid = best.valid if best is not None else _mean_or_nan([run.valid for run in reports])
     told = [reason for reason in dict.fromkeys(reasons) if reason]
     return Replicate(number, trials, chosen, reports, valid, value, "; ".join(told[:_FEW]))
+
+
+def _counted(run: Run, start: float, initial: float, direction: str) -> tuple[float, str]:
+    """What a report run counts as, and why that is not its test value: nobody uses what is worse than it was before training.
+
+    ``start`` is the run's own value before training, ``initial`` that of the study, for runs that have none of their own.
+    """
+    if run.failed:
+        return initial, run.failed
+    worse = run.test > start if direction == "min" else run.test < start
+    return (start, "worse than no training") if worse else (run.test, "")
+
+
+def _first_finite(*values: float) -> float:
+    return next((value for value in values if math.isfinite(value)), math.nan)
 
 
 def _mean_or_nan(values: Sequence[float]) -> float:

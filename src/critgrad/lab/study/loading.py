@@ -9,6 +9,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES, ExtensionFileLoader, FileFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -45,9 +46,17 @@ class UserCodeError(ImportError):
 
 
 def python_files(folder: Path) -> Iterator[Path]:
-    """All Python files under a folder, without hidden folders and installed packages."""
-    for where, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _NOT_OURS)
+    """All Python files under a folder, behind links too, without hidden folders and installed packages."""
+    been: set[str] = set()
+    for where, folders, names in os.walk(folder, followlinks=True):
+        been.add(os.path.realpath(where))
+        folders[:] = sorted(
+            name
+            for name in folders
+            if not name.startswith(".")
+            and name not in _NOT_OURS
+            and not (os.path.islink(path := os.path.join(where, name)) and os.path.realpath(path) in been)
+        )
         yield from (Path(where, name) for name in sorted(names) if name.endswith(".py"))
 
 
@@ -61,10 +70,21 @@ def hash_of(files: Iterable[Path], folder: Path) -> str:
     return digest.hexdigest()[:32]
 
 
+def hash_now(files: Iterable[Path], folder: Path) -> str:
+    """``hash_of``, for every run: files are read again only where the time or the size of one has changed."""
+    stats = [(str(path), path.stat()) for path in files]
+    return _hash_at(tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in stats), str(folder))
+
+
+@lru_cache(maxsize=4)
+def _hash_at(stamps: tuple[tuple[str, int, int], ...], folder: str) -> str:
+    return hash_of((Path(path) for path, *_ in stamps), Path(folder))
+
+
 def file_under(folder: Path, name: str) -> Path | None:
     """A file that belongs to a study. None elsewhere: what lies outside of the folder is in no run's key."""
     path = Path(os.path.normpath(folder / name))
-    return path if path.is_relative_to(folder) and path.is_file() else None
+    return path if path.is_relative_to(folder) and os.path.isfile(path) else None
 
 
 def begin_session(folder: Path, session: str) -> None:

@@ -46,7 +46,12 @@ class Maker:
         """Refuse options that it does not take."""
         for name in names_of_options(names):
             if self.options is not None and name not in self.options:
-                raise LabError(f"{self.text} does not take {name}, expected some of {', '.join(sorted(self.options))}")
+                takes = (
+                    f"some of {', '.join(sorted(self.options))}"
+                    if self.options
+                    else "an optimizer, which takes options"
+                )
+                raise LabError(f"{self.text} does not take {name}, expected {takes}")
         missing = set(self.needed) - set(names_of_options(names))
         if missing:
             raise LabError(f"{self.text} needs {', '.join(sorted(missing))}, expected under fixed or search")

@@ -24,7 +24,7 @@ from ..stats import mean_interval
 from ..words import interval_text, listed
 from . import figures
 from .answer import Answer, Arm, Claim, Run
-from .verdict import OFTEN, sentence
+from .verdict import OFTEN, said_of
 
 WEB = Path(__file__).with_name("web")
 _SIGNS = {"better": "▲ better", "worse": "▼ worse", "same": "= same", "open": "? open"}
@@ -101,8 +101,7 @@ def _banners(answer: Answer) -> Iterator[str]:
 
 
 def _claim(claim: Claim, answer: Answer) -> str:
-    searched = any(answer.arms[name].search for name in (claim.arm, *claim.against) if name in answer.arms)
-    said = html.escape(sentence(claim, answer.trials if searched else 0))
+    said = html.escape(said_of(claim, answer))
     beside = ""
     if claim.replicates:
         numbers = f"p = {claim.p:.3g}, after correction {claim.p_holm:.3g}; mean of the differences {claim.mean:+.4g}"
@@ -223,6 +222,8 @@ def _trials(answer: Answer) -> str:
 
 
 def _curves(answer: Answer) -> str:
+    if answer.epochs == 1:
+        return '<p class="note">One epoch: there are no curves.</p>'
     line = 'viewBox="0 0 30 10" aria-hidden="true"><path class="line curve" d="M1 5L29 5"/></svg>'
     items = "".join(
         f'<li><svg class="{figures.look(index)}" {line}{html.escape(name)}</li>'

@@ -14,14 +14,14 @@ from ..commands import checkpoint_folder
 from ..errors import LabError
 from ..ledger import Ledger
 from ..run.coordinator import Event, Rounds, run_jobs
-from ..run.executors import open_executor
+from ..run.executors import open_executor, require_order
 from ..run.results import Result
 from ..run.results import provenance as origin_of
 from ..run.spec import content_hash
 from ..run.worker import Failure, Job, perform
 from ..words import default_device
 from .answer import Answer, Run
-from .file import Schedule, StudyFile, read
+from .file import Schedule, StudyError, StudyFile, read
 from .forms import BuiltInTask, load_task
 from .gather import answer_of, known_runs, run_of
 from .guard import guarded
@@ -112,13 +112,12 @@ def run(
         workers: processes; one per core by default, one on a GPU.
         executor: ``"local"``, ``"inline"``, ``"dask"`` or ``"slurm"``; ``options`` are its own.
         device: ``"cpu"``, ``"cuda"``, ... (``"auto"``: the GPU if there is one).
-        minutes: begin no replicate that would not be whole by then.
+        minutes: begin no replicate that would not be whole by then, but for the first.
         trial_timeout: end runs that take longer (seconds); they have failed.
         retry: run those that failed once more.
         on_event: is told of everything that happens.
     """
-    if minutes is not None and not minutes > 0:
-        raise LabError(f"Invalid minutes: {minutes!r}, expected a number above 0")
+    _require_order(executor, workers, options, minutes, trial_timeout)
     prepared = prepare(path, device)
     plan, study = prepared.plan, prepared.plan.study
     file = ledger_of(study, ledger)
@@ -154,7 +153,7 @@ def run(
             patient=False,
         )
         if on_event is not None:
-            on_event(Event("end", rounds.end(), text=outcome.text))
+            on_event(Event("end", rounds.end(outcome.interrupted), text=outcome.text))
         if outcome.interrupted:
             raise KeyboardInterrupt
         origin = {**origin_of(prepared.device), **_origin(plan, file)}
@@ -162,6 +161,23 @@ def run(
         if answer.final:
             _note_verdict(plan, book)
     return answer
+
+
+def _require_order(
+    executor: str,
+    workers: int | None,
+    options: Mapping[str, Any] | None,
+    minutes: float | None,
+    trial_timeout: float | None,
+) -> None:
+    """Refuse an order that cannot be carried out, before anything is written."""
+    for name, value in (("minutes", minutes), ("trial timeout", trial_timeout)):
+        if value is not None and not value > 0:
+            raise StudyError(f"Invalid {name}: {value!r}, expected a number above 0")
+    try:
+        require_order(executor, workers, options)
+    except LabError as error:
+        raise StudyError(str(error)) from None
 
 
 def _made(event: Event) -> Run:
@@ -178,24 +194,24 @@ def _origin(plan: StudyPlan, ledger: Path) -> dict[str, Any]:
 # -- what a ledger remembers of a study --------------------------------------------------------------------------------
 
 
-def _identity(plan: StudyPlan) -> str:
-    """A study but for its number of replicates."""
-    study = plan.study
-    trials = [plan.trial(arm, dict(arm.texts), 1).key for arm in study.arms.values()]
-    asked = [[arm, list(against)] for arm, against in study.claims]
-    return content_hash([trials, asked, study.trials, study.report_seeds, study.seed, study.margin])
+def _verdicts(plan: StudyPlan, book: Ledger) -> dict[str, list[int]]:
+    """For each claim, known by its arms and not by what is asked beside it: with how many replicates there was a verdict."""
+    study, found = plan.study, {}
+    for arm, against in study.claims:
+        keys = [plan.trial(study.arms[name], dict(study.arms[name].texts), 1).key for name in (arm, *against)]
+        name = _VERDICT + content_hash([keys, study.trials, study.report_seeds, study.seed])
+        found[name] = json.loads(book.document(name) or "[]")
+    return found
 
 
 def _note_verdict(plan: StudyPlan, book: Ledger) -> None:
-    name = _VERDICT + _identity(plan)
-    known = json.loads(book.document(name) or "[]")
-    if plan.study.replicates not in known:
-        book.put_document(name, json.dumps([*known, plan.study.replicates]))
+    for name, known in _verdicts(plan, book).items():
+        if plan.study.replicates not in known:
+            book.put_document(name, json.dumps([*known, plan.study.replicates]))
 
 
 def _grown(plan: StudyPlan, book: Ledger) -> list[str]:
-    known = json.loads(book.document(_VERDICT + _identity(plan)) or "[]")
-    fewer = [count for count in known if count < plan.study.replicates]
+    fewer = [count for known in _verdicts(plan, book).values() for count in known if count < plan.study.replicates]
     if not fewer:
         return []
     return [

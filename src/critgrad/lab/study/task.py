@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -45,12 +46,13 @@ class StudyTask(Protocol):
 def scores_of(found: Any, where: str) -> tuple[float, float]:
     """``valid`` and ``test`` from what a task's function gave."""
     try:
-        if isinstance(found, Mapping):
-            return float(found["valid"]), float(found["test"])
-        return (float(found),) * 2
+        valid, test = (found["valid"], found["test"]) if isinstance(found, Mapping) else (found, found)
+        if not isinstance(valid, (str, bytes)) and not isinstance(test, (str, bytes)):
+            return float(valid), float(test)
     except (KeyError, TypeError, ValueError, RuntimeError):
         pass
-    raise TypeError(f'{where} gave {found!r}, expected a number, or {{"valid": ..., "test": ...}}')
+    shown = textwrap.shorten(repr(found), 120, placeholder=" ...")
+    raise TypeError(f'{where} gave {shown}, expected a number, or {{"valid": ..., "test": ...}}')
 
 
 class Reports:

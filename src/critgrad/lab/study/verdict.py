@@ -23,7 +23,7 @@ from ..stats.signed_rank import (
 from ..stats.signflip import holm
 from ..stats.verdicts import ALPHA, seeds_needed
 from ..words import skew_interval_text
-from .answer import Arm, Claim, Replicate
+from .answer import Answer, Arm, Claim, Replicate
 
 Asked = Sequence[tuple[str, tuple[str, ...]]]
 MARGIN_SHARE = 0.01  # of what the first arm learns
@@ -155,7 +155,7 @@ def _undecided(
     if abs(effect) < room:
         wants += f", {for_same or beyond} for `same`"
     else:
-        wants += f", none for `same` (it seems larger than the margin of {margin:.3g})"
+        wants += f"; no number would do for `same` (it seems larger than the margin of {margin:.3g})"
     yield f"if the difference is what it seems, a study with a fresh seed would want {wants}"
 
 
@@ -192,6 +192,12 @@ def plan_lines(arms: Mapping[str, Arm], asked: Asked, direction: str, planned: i
 
 
 # In plain words
+
+
+def said_of(claim: Claim, answer: Answer) -> str:
+    """A claim of a study in a sentence, with the trials of its searches where there were any."""
+    searched = any(answer.arms[name].search for name in (claim.arm, *claim.against))
+    return sentence(claim, answer.trials if searched else 0)
 
 
 def sentence(claim: Claim, trials: int = 0) -> str:

@@ -14,17 +14,22 @@ import torch
 
 from ..run.results import Result
 from ..run.spec import StudyTrial, Trial
-from ..run.worker import Failure
+from ..run.worker import Failure, Unusable
 from .file import Schedule
-from .forms import load_task
+from .forms import data_files, load_task
 from .guard import guarded
-from .loading import begin_session, place_of, told, use_folder
+from .loading import begin_session, hash_now, place_of, python_files, told, use_folder
 from .optimizers import Maker, maker_of
 from .task import Order, StudyTask
 
 WORK = "critgrad.lab.study.work:work"
 REHEARSAL = "critgrad.lab.study.work:rehearse"
 SET = "set."  # before the names of a built-in task's settings, among those of the run
+
+_CHANGED = (
+    "The Python or data files of the study have changed while it ran. What was run before that is kept: the same command makes "
+    "the runs of the files as they are now, and goes on with the earlier ones once the change is taken back."
+)
 
 _device = torch.device("cpu")
 
@@ -61,12 +66,26 @@ def _guarded(trial: Trial, device: str, run: Callable[[StudyTask, Order], Result
         use_folder(folder)
         try:
             begin_session(folder, trial.session)
-            return run(*_order(trial, folder, device))
+            outcome: Result | Failure = run(*_order(trial, folder, device))
         except BaseException as error:
             # In a worker no Ctrl-C arrives: there the code itself has raised it.
             if isinstance(error, KeyboardInterrupt) and multiprocessing.parent_process() is None:
                 raise
-            return _failure(error, folder, said())
+            outcome = _failure(error, folder, said())
+        return outcome if _is_as_its_key_says(trial, folder) else Unusable(_CHANGED)
+
+
+def _is_as_its_key_says(trial: StudyTrial, folder: Path) -> bool:
+    """Whether the files are still those of the key; after the run, since a worker may import them at any time in it."""
+    try:
+        now = {"code": lambda: python_files(folder), "data": lambda: data_files(trial.task, folder)}
+        return all(
+            hash_now(files(), folder) == trial.settings.get(name)
+            for name, files in now.items()
+            if name in trial.settings
+        )
+    except (OSError, ValueError):  # one has gone, or the task cannot be imported any more
+        return False
 
 
 def _order(trial: StudyTrial, folder: Path, device: str) -> tuple[StudyTask, Order]:

@@ -64,6 +64,18 @@ def open_executor(
     name: str, *, workers: int | None = None, device: str = "cpu", options: Mapping[str, Any] | None = None
 ) -> JobExecutor:
     """The executor of that name, ready for calls. Options may be texts, as a command line gives them."""
+    values = require_order(name, workers, options)
+    record = EXECUTORS[name]
+    try:
+        return record.open(workers, device, values)
+    except ModuleNotFoundError as error:
+        if not record.needs:
+            raise
+        raise MissingPackageError(f"The executor {name} needs another package: pip install {record.needs!r}") from error
+
+
+def require_order(name: str, workers: int | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Refuse what no executor could be opened with; its options as values."""
     require_known(name, EXECUTORS, "executor")
     if workers is not None and workers < 1:
         raise LabError(f"Invalid workers: {workers!r}, expected an int >= 1")
@@ -78,12 +90,7 @@ def open_executor(
             values[option] = kind(value)
         except ValueError:
             raise LabError(f"Invalid {option} of the executor {name}: {value!r}, expected {kind.__name__}") from None
-    try:
-        return record.open(workers, device, values)
-    except ModuleNotFoundError as error:
-        if not record.needs:
-            raise
-        raise MissingPackageError(f"The executor {name} needs another package: pip install {record.needs!r}") from error
+    return values
 
 
 class KeptExecutor:
