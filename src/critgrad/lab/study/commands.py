@@ -114,9 +114,7 @@ def _tell(answer: Answer, page: Path, json: Path | None) -> None:
         made.add_row(arm.name, _chosen(arm), show(mean), f"{len(values)}/{answer.planned}")
     made.put()
     if answer.claims:
-        prose(
-            "Differences: Hodges and Lehmann's estimate over the replicates, positive where the arm is better; not those of the means."
-        )
+        prose("Differences are Hodges and Lehmann's estimate over the replicates, not those of these means.")
     for claim in answer.claims:
         say(said_of(claim, answer), "bold")
         if claim.remark and claim.replicates:
