@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .engines.sums import measure, read, squares
 from .engines.torch_ops import joined
-from .memory.damping import ROUNDING_OF_PRODUCTS, damping_weights
+from .memory.damping import damping_weights
 from .memory.dtensors import local
 from .memory.gram import settled
 from .memory.keys import SCALE, SLOTS, SUM
@@ -234,8 +234,7 @@ def _add_damping(memory: Store, rows: list[dict[str, Any]]) -> None:
     sums = read(all_reduce_(measure(memory, vectors), memory), memory)
     options = next(part.options for part in memory.parts if part.damps)
     usable = torch.isfinite(sums.square)
-    rounding = ROUNDING_OF_PRODUCTS if memory.dtype == torch.float32 else 1e-13
-    w = damping_weights(gram, sums.dots, options["rho"], options["kappa"], usable, rounding)
+    w = damping_weights(gram, sums.dots, options["rho"], options["kappa"], usable, memory.dtype)
     for i, row in enumerate(rows):
         square = float(sums.own_square[i])
         if not (math.isfinite(square) and square > 0 and row["live"]):
