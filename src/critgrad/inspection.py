@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from .bases.mixin import Critical
+from .bases.optimizer import WithMemory
 from .engines.sums import measure, read, squares
 from .engines.torch_ops import joined
 from .memory.damping import damping_weights
@@ -19,10 +21,7 @@ from .memory.keys import SCALE, SLOTS, SUM
 from .memory.memory import Memory
 from .memory.prepared import Prepared
 from .memory.reducing import all_reduce_
-
-if TYPE_CHECKING:
-    from .bases.optimizer import WithMemory
-    from .memory.store import Part, Store
+from .memory.store import Part, Store
 
 
 @dataclass(frozen=True)
@@ -148,15 +147,17 @@ def inspect(optimizer: Any) -> Report:
     return Report([MemoryReport(**row) for row in reports], ", ".join(names), "; ".join(reasons))
 
 
-def _memory_of(optimizer: Any) -> Prepared:
-    """Of an optimizer with a memory in front, of one that is built on a memory, or the memory itself."""
-    from .bases.mixin import Critical
+def has_memory(optimizer: Any) -> bool:
+    """Whether it can be looked into: an optimizer with a memory in front, one that is built on a memory, or a memory."""
+    return isinstance(optimizer, Critical) or isinstance(getattr(optimizer, "memory", optimizer), Memory)
 
+
+def _memory_of(optimizer: Any) -> Prepared:
+    if not has_memory(optimizer):
+        raise TypeError(f"critgrad.inspect takes an optimizer with a memory, got {type(optimizer).__name__}")
     if isinstance(optimizer, Critical):
         return optimizer._critical_memory()
-    memory = getattr(optimizer, "memory", optimizer)
-    if not isinstance(memory, Memory):
-        raise TypeError(f"critgrad.inspect takes an optimizer with a memory, got {type(optimizer).__name__}")
+    memory: Memory = getattr(optimizer, "memory", optimizer)
     memory.ready()
     return memory
 

@@ -158,7 +158,7 @@ class WithMemory(Optimizer, metaclass=CriticalMeta):
 
     def __getstate__(self) -> dict[str, Any]:
         state = {**super().__getstate__(), "_critical_lost_group": self._critical_had_group()}
-        return {**state, "state": checkpoint.in_tensors_of_their_own(self, state["state"])}
+        return {**state, "state": checkpoint.in_tensors_of_their_own(state["state"])}
 
     def _critical_had_group(self) -> bool:
         return self._critical_lost_group or self._critical_process_group is not None
