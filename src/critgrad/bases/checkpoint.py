@@ -62,9 +62,9 @@ def _loaded_options(optimizer: WithMemory, groups: list[dict[str, Any]]) -> list
         taken = {name: incoming[key] for name, key in keys.items() if name not in KEPT_ON_LOAD and key in incoming}
         options = {**mine, **taken}
         for name, (kind, built_in) in OBJECTS.items():
-            named, own = options[name], mine[name]
-            if isinstance(named, str) and isinstance(own, kind) and own.name == named:
-                options[name] = own
+            named = options[name]
+            if named == saved_form(mine[name]):
+                options[name] = mine[name]
             elif isinstance(named, str) and named not in built_in:
                 raise ValueError(
                     f"Invalid {name}: the checkpoint was made with {named!r}, which is no built-in one: "

@@ -31,7 +31,6 @@ def fill(store: Store, olds: Sequence[State], together: bool, known: Iterable[Bl
         check_state(part.param, old)
     keep = _take_over_tables(store, olds)
     of = {part.param: (part, old) for part, old in zip(store.parts, olds)}
-    exact: set[Part] = set()  # whose slots hold, bit for bit, what the state held
     for block in known:
         if all(_is_still(part, of, keep) for part in block.parts):
             here = [of.pop(before.param)[0] for before in block.parts]
@@ -39,12 +38,11 @@ def fill(store: Store, olds: Sequence[State], together: bool, known: Iterable[Bl
                 part.start = before.start
                 part.tensors = {key: before.tensors[key] for key in (SLOTS, SCALE, SUM) if key in before.tensors}
             store.blocks.append(Block(here, block.slots, block.sum))
-            exact.update(here)
     for parts in _shares([part for part, _ in of.values()], together and not store.by_tensor):
-        store.blocks.append(_make_block(parts, [of[part.param][1] for part in parts], keep, exact))
+        store.blocks.append(_make_block(parts, [of[part.param][1] for part in parts], keep))
     store.blocks.sort(key=lambda block: block.number)
     if store.damps:
-        store.gram = _take_over_gram(store, olds, exact)
+        store.gram = _take_over_gram(store, olds, keep)
     for part in store.parts:
         part.tensors.update({key: table[part.row] for key, table in store.tables().items()})
         if store.gram is not None and part.damps:
@@ -76,7 +74,7 @@ def _shares(parts: list[Part], together: bool) -> Iterable[list[Part]]:
     return shares.values()
 
 
-def _make_block(parts: list[Part], olds: list[State], keep: Keep, exact: set[Part]) -> Block:
+def _make_block(parts: list[Part], olds: list[State], keep: Keep) -> Block:
     """Slots and sums for these parts, with what the state holds of them: as it lies, copied bit for bit, or brought over."""
     alone = len(parts) == 1
     buffer = None if alone else _one_buffer(parts)
@@ -84,28 +82,29 @@ def _make_block(parts: list[Part], olds: list[State], keep: Keep, exact: set[Par
         parts[0].tensors = _own_tensors(parts[0])
     doubtful = False
     for part, old in zip(parts, olds):
-        mine = part.tensors
-        stored = [key for key in (SLOTS, SCALE) if key in mine]
-        if keep[part.row] is None and all(_same_values(old.get(key), mine[key]) for key in stored):
-            exact.add(part)
-            for key, new in list(mine.items()):
-                if not _same_values(old.get(key), new):
-                    doubtful = True  # the sum
-                elif alone and _same_storage(old[key], new):
-                    mine[key] = old[key]
-                else:
-                    new.copy_(old[key])
-    slots, total = buffer or _flat_views(parts[0])
-    block = Block(parts, slots, total)
+        for key, new in list(part.tensors.items()) if _is_exact(part, old, keep) else ():
+            if not _same_values(old.get(key), new):
+                doubtful = True  # the sum
+            elif alone and _same_storage(old[key], new):
+                part.tensors[key] = old[key]
+            else:
+                new.copy_(old[key])
+    block = Block(parts, *(buffer or _flat_views(parts[0])))
     for part, old in zip(parts, olds):
-        if SLOTS in old and part not in exact:
+        if SLOTS in old and not _is_exact(part, old, keep):
             _copy_slots(part, old, keep[part.row])
             doubtful = True
-    if doubtful and total is not None:
+    if doubtful and block.sum is not None:
         for start in range(0, block.length, 1 << 16):
             stop = min(start + (1 << 16), block.length)
-            total[start:stop] = slots.columns(start, stop).sum(0)
+            block.sum[start:stop] = block.slots.columns(start, stop).sum(0)
     return block
+
+
+def _is_exact(part: Part, old: State, keep: Keep) -> bool:
+    """Whether its slots hold, bit for bit, what the state held."""
+    stored = [key for key in (SLOTS, SCALE) if key in part.tensors]
+    return keep[part.row] is None and all(_same_values(old.get(key), part.tensors[key]) for key in stored)
 
 
 def _one_buffer(parts: list[Part]) -> tuple[Slots, Tensor | None]:
@@ -263,7 +262,7 @@ def strongest(priority: Tensor, born: Tensor, count: int, by_age: bool) -> Tenso
     return order[..., :count].sort(-1).values
 
 
-def _take_over_gram(store: Store, olds: Sequence[State], exact: set[Part]) -> Tensor:
+def _take_over_gram(store: Store, olds: Sequence[State], keep: Keep) -> Tensor:
     """The Gram matrix of the old state, or, where that is missing or doubtful, the one made from the slots."""
     made = gram_from_slots(store)  # in any case: ranks must not wait for each other in different sums
     gram, trusted = torch.zeros_like(made), True
@@ -273,7 +272,7 @@ def _take_over_gram(store: Store, olds: Sequence[State], exact: set[Part]) -> Te
         was = old.get(GRAM)
         if not part.damps:
             trusted &= was is None  # it used to damp: the others' matrix still counts it
-        elif was is None or was.shape != gram.shape[1:] or was.dtype != gram.dtype or part not in exact:
+        elif was is None or (was.shape, was.dtype) != (gram.shape[1:], gram.dtype) or not _is_exact(part, old, keep):
             trusted = False
         else:
             gram[part.row] = local(was).to(store.device)
