@@ -225,9 +225,9 @@ def _add_damping(memory: Store, rows: list[dict[str, Any]]) -> None:
     """What the damping does: the Gram matrix's spectrum, the gradient's share in the span, ``|d| / |g|``."""
     gram = settled(memory)
     spectra = torch.linalg.eigvalsh(gram).flip(-1).clamp(min=0).tolist()
-    for row, spectrum in zip(rows, spectra):
+    for row, spectrum, square in zip(rows, spectra, gram.sum((-2, -1)).tolist()):
         row["spectrum"] = spectrum[: row["live"]]
-        row["sum_norm"] = row["sum_norm"] or math.sqrt(max(float(gram[rows.index(row)].sum()), 0.0))
+        row["sum_norm"] = row["sum_norm"] or math.sqrt(max(square, 0.0))
     grads = _gradients(memory.parts)
     if all(g is None for g in grads):
         return

@@ -83,13 +83,9 @@ class WithMemory(Optimizer, metaclass=CriticalMeta):
 
     # -- options -------------------------------------------------------------------------------------------------------
 
-    def _critical_key(self, name: str) -> str:
-        """The key of one of our options: its name, or ``critical_<name>`` where the base has one of that name."""
-        longer = "critical_" + name
-        return longer if longer in self.defaults else name
-
     def _critical_keys(self) -> dict[str, str]:
-        return {name: self._critical_key(name) for name in DEFAULTS}
+        """The keys of our options: their names, or ``critical_<name>`` where the base has one of that name."""
+        return {name: longer if (longer := "critical_" + name) in self.defaults else name for name in DEFAULTS}
 
     def _critical_warn(self, groups: list[Any], options: list[Any], usual: dict[str, Any], stacklevel: int) -> None:
         """Warn of what the user has given and nothing looks at; ``usual`` are the options that were not given."""
