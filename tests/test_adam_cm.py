@@ -234,6 +234,30 @@ def test_saved_pickled_or_copied_it_goes_on_bit_for_bit(monkeypatch, engine, opt
     assert_same_bits(params, theirs)
 
 
+@pytest.mark.parametrize("name", [lambda i: i + 7, lambda i: f"layer.{i}"], ids=["other numbers", "names"])
+def test_a_checkpoint_may_call_its_parameters_otherwise(name):
+    def made():
+        params = [torch.nn.Parameter(torch.full((3,), float(i))) for i in range(2)]
+        return critgrad.Adam_CM(params, lr=0.1), params
+
+    optimizer, params = made()
+    for number in range(3):
+        for p in params:
+            p.grad = torch.randn(3, generator=torch.Generator().manual_seed(number))
+        optimizer.step()
+    saved = optimizer.state_dict()
+    saved["state"] = {name(i): state for i, state in saved["state"].items()}
+    for group in saved["param_groups"]:
+        group["params"] = [name(i) for i in group["params"]]
+    other, theirs = made()
+    other.load_state_dict(copy.deepcopy(saved))
+    for p, q in zip(params, theirs):
+        assert optimizer.state[p].keys() == other.state[q].keys()
+        for key, value in optimizer.state[p].items():
+            assert torch.equal(value, other.state[q][key]), key
+            assert value.dtype == other.state[q][key].dtype, key
+
+
 def test_a_scheduler_sets_the_learning_rate():
     params = parameters(SHAPES)
     theirs = copies(params)

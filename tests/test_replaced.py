@@ -248,6 +248,32 @@ def test_a_gram_matrix_of_other_parts_is_made_anew(how, fused):
         torch.testing.assert_close(memory.gram, gram_from_slots(memory), rtol=1e-4, atol=1e-3)
 
 
+@PATHS
+@pytest.mark.parametrize("damps", [False, True], ids=["adds", "damps"])
+@pytest.mark.parametrize("few, many", [(3, 5), (3, 2), (5, 3)])
+def test_a_tensor_that_moves_to_a_group_of_another_topC_is_cut_by_itself(few, many, damps, fused):
+    """Each tensor has a memory of its own: how many slots the others had plays no part. (A sum of what was forgotten had.)"""
+    make = critgrad.SGD_F if damps else critgrad.SGD_C
+    first, second = weights(4, 4)
+    opt = make(
+        [{"params": [first], "topC": few}, {"params": [second], "topC": many}], scope="tensor", fused=fused, decay=0.9
+    )
+    for number in range(7):
+        step(opt, [first, second], number)
+    before = critgrad.inspect(opt).memories
+    opt.param_groups[0]["params"].append(opt.param_groups.pop()["params"][0])
+    after = critgrad.inspect(opt).memories
+    assert after[0].norms == before[0].norms
+    strongest = sorted(zip(before[1].priorities, before[1].norms), reverse=True)[:few]
+    assert sorted(after[1].norms) == sorted(norm for _, norm in strongest)
+    for number in range(7, 9):
+        step(opt, [first, second], number)
+        for part in (part for store in opt._critical_memory().ready_stores for part in store.parts):
+            held = part.tensors[m.SLOTS][part.tensors[m.BORN] > 0]
+            kept = part.tensors[m.GRAM].sum() if damps else part.tensors[m.SUM]
+            torch.testing.assert_close(kept.float(), held.sum(0).square().sum() if damps else held.sum(0))
+
+
 # -- classes and wrappers ------------------------------------------------------------------------------------------------
 
 

@@ -5,24 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from .bases.mixin import Critical
+from .bases.optimizer import WithMemory
 from .engines.sums import measure, read, squares
 from .engines.torch_ops import joined
-from .memory.damping import ROUNDING_OF_PRODUCTS, damping_weights
+from .memory.damping import damping_weights
 from .memory.dtensors import local
 from .memory.gram import settled
 from .memory.keys import SCALE, SLOTS, SUM
 from .memory.memory import Memory
 from .memory.prepared import Prepared
 from .memory.reducing import all_reduce_
-
-if TYPE_CHECKING:
-    from .bases.optimizer import WithMemory
-    from .memory.store import Part, Store
+from .memory.store import Part, Store
 
 
 @dataclass(frozen=True)
@@ -148,15 +147,17 @@ def inspect(optimizer: Any) -> Report:
     return Report([MemoryReport(**row) for row in reports], ", ".join(names), "; ".join(reasons))
 
 
-def _memory_of(optimizer: Any) -> Prepared:
-    """Of an optimizer with a memory in front, of one that is built on a memory, or the memory itself."""
-    from .bases.mixin import Critical
+def has_memory(optimizer: Any) -> bool:
+    """Whether it can be looked into: an optimizer with a memory in front, one that is built on a memory, or a memory."""
+    return isinstance(optimizer, Critical) or isinstance(getattr(optimizer, "memory", optimizer), Memory)
 
+
+def _memory_of(optimizer: Any) -> Prepared:
+    if not has_memory(optimizer):
+        raise TypeError(f"critgrad.inspect takes an optimizer with a memory, got {type(optimizer).__name__}")
     if isinstance(optimizer, Critical):
         return optimizer._critical_memory()
-    memory = getattr(optimizer, "memory", optimizer)
-    if not isinstance(memory, Memory):
-        raise TypeError(f"critgrad.inspect takes an optimizer with a memory, got {type(optimizer).__name__}")
+    memory: Memory = getattr(optimizer, "memory", optimizer)
     memory.ready()
     return memory
 
@@ -224,9 +225,9 @@ def _add_damping(memory: Store, rows: list[dict[str, Any]]) -> None:
     """What the damping does: the Gram matrix's spectrum, the gradient's share in the span, ``|d| / |g|``."""
     gram = settled(memory)
     spectra = torch.linalg.eigvalsh(gram).flip(-1).clamp(min=0).tolist()
-    for row, spectrum in zip(rows, spectra):
+    for row, spectrum, square in zip(rows, spectra, gram.sum((-2, -1)).tolist()):
         row["spectrum"] = spectrum[: row["live"]]
-        row["sum_norm"] = row["sum_norm"] or math.sqrt(max(float(gram[rows.index(row)].sum()), 0.0))
+        row["sum_norm"] = row["sum_norm"] or math.sqrt(max(square, 0.0))
     grads = _gradients(memory.parts)
     if all(g is None for g in grads):
         return
@@ -234,8 +235,7 @@ def _add_damping(memory: Store, rows: list[dict[str, Any]]) -> None:
     sums = read(all_reduce_(measure(memory, vectors), memory), memory)
     options = next(part.options for part in memory.parts if part.damps)
     usable = torch.isfinite(sums.square)
-    rounding = ROUNDING_OF_PRODUCTS if memory.dtype == torch.float32 else 1e-13
-    w = damping_weights(gram, sums.dots, options["rho"], options["kappa"], usable, rounding)
+    w = damping_weights(gram, sums.dots, options["rho"], options["kappa"], usable, memory.dtype)
     for i, row in enumerate(rows):
         square = float(sums.own_square[i])
         if not (math.isfinite(square) and square > 0 and row["live"]):

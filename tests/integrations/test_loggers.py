@@ -52,6 +52,15 @@ def test_the_memory_is_found_inside_of_wrappers():
     assert find_memory(wrapped) is wrapped
 
 
+def test_an_optimizer_that_is_built_on_a_memory_logs_what_inspect_says():
+    weight = nn.Parameter(torch.ones(3))
+    opt = critgrad.Adam_CM([weight])
+    weight.grad = torch.ones(3)
+    opt.step()
+    assert find_memory(opt) is opt
+    assert scalars(opt) == critgrad.inspect(opt).scalars() != {}
+
+
 def test_an_optimizer_without_a_memory_logs_nothing():
     assert scalars(torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)) == {}
 

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from ..memory.aggregations import aggregation_of
-from ..memory.keys import KEYS, SLOTS
+from ..memory.keys import KEYS, SCALE, SLOTS, SUM
 from ..memory.options import KEPT_ON_LOAD, OBJECTS, check_options, read_options, saved_form
 from ..memory.saving import put
 from ..memory.takeover import check_state
@@ -27,7 +28,7 @@ def saved(optimizer: WithMemory, state_dict: dict[str, Any]) -> dict[str, Any]:
     """``state_dict`` with what only Python can hold replaced by its name."""
     for group in state_dict["param_groups"]:
         group.update({key: saved_form(group[key]) for key in optimizer._critical_keys().values() if key in group})
-    state_dict["state"] = in_tensors_of_their_own(optimizer, state_dict["state"])
+    state_dict["state"] = in_tensors_of_their_own(state_dict["state"])
     waiting = {
         state[SLOTS].device.type
         for state in state_dict["state"].values()
@@ -38,19 +39,20 @@ def saved(optimizer: WithMemory, state_dict: dict[str, Any]) -> dict[str, Any]:
     return state_dict
 
 
-def in_tensors_of_their_own(optimizer: WithMemory, state: Mapping[Any, Any]) -> Any:
+def in_tensors_of_their_own(state: Mapping[Any, Any]) -> Any:
     """The same state, with copies of what is a view of a buffer of many parameters: each would be saved with all of it."""
-    stores = [] if optimizer._critical_parts is None else optimizer._critical_parts[0].ready_stores
-    blocks = [block for store in stores for block in store.blocks if len(block.parts) > 1]
-    shared = {id(tensor) for block in blocks for part in block.parts for tensor in part.tensors.values()}
-    if not shared:
-        return state
-    copied = type(state)(dict) if isinstance(state, defaultdict) else {}
+    copies: dict[Any, Any] = {}
     for key, mine in state.items():
-        copied[key] = (
-            {k: v.clone() if id(v) in shared else v for k, v in mine.items()} if isinstance(mine, dict) else mine
-        )
-    return copied
+        pieces = [k for k in (SLOTS, SCALE, SUM) if isinstance(mine, dict) and _is_a_piece(mine.get(k))]
+        if pieces:
+            copies[key] = {**mine, **{k: mine[k].clone() for k in pieces}}
+    if not copies:
+        return state
+    return defaultdict(dict, {**state, **copies}) if isinstance(state, defaultdict) else {**state, **copies}
+
+
+def _is_a_piece(tensor: Any) -> bool:
+    return type(tensor) is Tensor and tensor.untyped_storage().nbytes() > tensor.numel() * tensor.element_size()
 
 
 def _loaded_options(optimizer: WithMemory, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -60,9 +62,9 @@ def _loaded_options(optimizer: WithMemory, groups: list[dict[str, Any]]) -> list
         taken = {name: incoming[key] for name, key in keys.items() if name not in KEPT_ON_LOAD and key in incoming}
         options = {**mine, **taken}
         for name, (kind, built_in) in OBJECTS.items():
-            named, own = options[name], mine[name]
-            if isinstance(named, str) and isinstance(own, kind) and own.name == named:
-                options[name] = own
+            named = options[name]
+            if named == saved_form(mine[name]):
+                options[name] = mine[name]
             elif isinstance(named, str) and named not in built_in:
                 raise ValueError(
                     f"Invalid {name}: the checkpoint was made with {named!r}, which is no built-in one: "

@@ -101,14 +101,8 @@ def critical(cls: type[Optimizer], **defaults: Any) -> type[Critical]:
             metaclass = cast("type[CriticalMeta]", type("CriticalMeta", (CriticalMeta, type(cls)), {}))
             copyreg.pickle(metaclass, _reduce_class)
         doc = f"``{cls.__name__}`` with a memory of critical gradients.\n\n{cls.__doc__ or ''}"
-        body = {
-            "__doc__": doc,
-            "__module__": __name__,
-            "__signature__": _signature(cls, options),
-            "_critical_base": cls,
-            "_critical_defaults": options,
-        }
-        _classes[key] = cast("type[Critical]", metaclass(name, (Critical, cls), body))
+        made = metaclass(name, (Critical, cls), {"__doc__": doc, "__module__": __name__})
+        declare(cast("type[Critical]", made), options)
     return _classes[key]
 
 

@@ -83,13 +83,9 @@ class WithMemory(Optimizer, metaclass=CriticalMeta):
 
     # -- options -------------------------------------------------------------------------------------------------------
 
-    def _critical_key(self, name: str) -> str:
-        """The key of one of our options: its name, or ``critical_<name>`` where the base has one of that name."""
-        longer = "critical_" + name
-        return longer if longer in self.defaults else name
-
     def _critical_keys(self) -> dict[str, str]:
-        return {name: self._critical_key(name) for name in DEFAULTS}
+        """The keys of our options: their names, or ``critical_<name>`` where the base has one of that name."""
+        return {name: longer if (longer := "critical_" + name) in self.defaults else name for name in DEFAULTS}
 
     def _critical_warn(self, groups: list[Any], options: list[Any], usual: dict[str, Any], stacklevel: int) -> None:
         """Warn of what the user has given and nothing looks at; ``usual`` are the options that were not given."""
@@ -158,7 +154,7 @@ class WithMemory(Optimizer, metaclass=CriticalMeta):
 
     def __getstate__(self) -> dict[str, Any]:
         state = {**super().__getstate__(), "_critical_lost_group": self._critical_had_group()}
-        return {**state, "state": checkpoint.in_tensors_of_their_own(self, state["state"])}
+        return {**state, "state": checkpoint.in_tensors_of_their_own(state["state"])}
 
     def _critical_had_group(self) -> bool:
         return self._critical_lost_group or self._critical_process_group is not None

@@ -73,7 +73,7 @@ class CriticalGradients(Critical):
         if "state" in inner.__dict__:
             # NOTE [only ours, in a copy]: the inner one is unpickled by itself, and Adam and others then expect their
             # keys in whatever state they find. So our keys travel beside a twin of it that has none of them.
-            ours, rest = split_state(in_tensors_of_their_own(self, inner.state))
+            ours, rest = split_state(in_tensors_of_their_own(inner.state))
             inner = object.__new__(type(inner))
             inner.__dict__.update({**self.optimizer.__dict__, "state": defaultdict(dict, rest)})
         return {

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..memory.aggregations import Linear, Pick, adding_weights
-from ..memory.damping import ROUNDING_OF_PRODUCTS, damping_weights, insert_in_gram
+from ..memory.damping import damping_weights, insert_in_gram
 from ..memory.formats import SCALE_BLOCK, saturate, scale_blocks
 from ..memory.gram import settle
 from ..memory.layout import on_host
@@ -39,7 +39,6 @@ class TorchOps:
 
     def __init__(self, store: Store, epilogue: Any = None) -> None:
         self.store = store
-        self.rounding = ROUNDING_OF_PRODUCTS if store.dtype == torch.float32 else 1e-13
         self.scratch: Scratch | None = None
         if not torch.compiler.is_compiling():
             settle(store)
@@ -82,7 +81,7 @@ class TorchOps:
             return scale[row], share[row], None if picked is None else picked[row]
         if aggregation.damps:
             assert store.gram is not None
-            w = damping_weights(store.gram, self.sums.dots, options["rho"], options["kappa"], usable, self.rounding)
+            w = damping_weights(store.gram, self.sums.dots, options["rho"], options["kappa"], usable, store.dtype)
             return torch.ones_like(w[row, 0]), -w[row], None
         of_gradient, of_slots = aggregation.slot_weights(self.tables, usable)
         return of_gradient[row], of_slots[row], None

@@ -6,8 +6,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from ..bases.mixin import Critical
-from ..inspection import inspect
+from ..inspection import has_memory, inspect
 
 Write = Callable[[dict[str, float], int], None]
 
@@ -15,11 +14,11 @@ Write = Callable[[dict[str, float], int], None]
 _INNER = ("optimizer", "_optimizer", "optim")
 
 
-def find_memory(optimizer: Any) -> Critical | None:
+def find_memory(optimizer: Any) -> Any | None:
     """The optimizer with a memory: ``optimizer`` itself, or inside of what a framework has wrapped around it."""
     seen: list[Any] = []
     while optimizer is not None and not any(optimizer is one for one in seen):
-        if isinstance(optimizer, Critical):
+        if has_memory(optimizer):
             return optimizer
         seen.append(optimizer)
         optimizer = next((vars(optimizer)[name] for name in _INNER if name in getattr(optimizer, "__dict__", {})), None)

@@ -17,9 +17,7 @@ from torch import Tensor
 
 from . import checks
 from .damping import damping_weights
-from .policies import Tables
-
-_NEVER = torch.iinfo(torch.int64).max
+from .policies import Tables, slot_of_lowest
 
 
 @dataclass(frozen=True)
@@ -104,28 +102,22 @@ def _mid(kappa: Any, n: Tensor) -> tuple[Tensor, Tensor]:
 # -- picks: a slot by its stored norm; of equal norms the oldest -----------------------------------------------------------
 
 
-def _by_norm(norm: Tensor, born: Tensor) -> tuple[Tensor, Tensor]:
-    """Slots by (norm, born), free ones last; and how many are live."""
-    live = born > 0
-    # The minor key first, then stably the major one.
-    by_age = torch.where(live, born, _NEVER).argsort(dim=-1, stable=True)
-    key = torch.where(live, norm, torch.inf).gather(-1, by_age)
-    return by_age.gather(-1, key.argsort(dim=-1, stable=True)), live.sum(-1)
-
-
 def _smallest(norm: Tensor, born: Tensor) -> Tensor:
-    return _by_norm(norm, born)[0][..., 0]
+    return slot_of_lowest(torch.where(born > 0, norm, torch.inf), born)
 
 
 def _lower_median(norm: Tensor, born: Tensor) -> Tensor:
-    order, n = _by_norm(norm, born)
-    return order.gather(-1, ((n - 1).clamp(min=0) // 2)[..., None]).squeeze(-1)
+    live = born > 0
+    # The minor key first, then stably the major one, which brings free slots to the end.
+    by_age = born.argsort(dim=-1, stable=True)
+    norms = torch.where(live, norm, torch.inf).gather(-1, by_age)
+    order = by_age.gather(-1, norms.argsort(dim=-1, stable=True))
+    middle = (live.sum(-1) - 1).clamp(min=0) // 2
+    return order.gather(-1, middle[..., None]).squeeze(-1)
 
 
 def _largest(norm: Tensor, born: Tensor) -> Tensor:
-    live = born > 0
-    largest = torch.where(live, norm, -torch.inf).amax(-1, keepdim=True)
-    return torch.where(live & (norm == largest), born, _NEVER).argmin(-1)
+    return slot_of_lowest(torch.where(born > 0, -norm, torch.inf), born)
 
 
 # -- the table -------------------------------------------------------------------------------------------------------------

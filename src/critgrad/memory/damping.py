@@ -10,14 +10,15 @@ from torch import Tensor
 # Of inner products that are summed in float32 within blocks: their relative error, and a rho that is well above it.
 ROUNDING_OF_PRODUCTS = 1e-7
 RHO_ABOVE_ROUNDING = 1e-6
+_ROUNDING = {torch.float32: ROUNDING_OF_PRODUCTS, torch.float64: 1e-13}
 
 
 def damping_weights(
-    gram: Tensor, dots: Tensor, rho: Any, kappa: Any, usable: Tensor, rounding: float = 1e-13
+    gram: Tensor, dots: Tensor, rho: Any, kappa: Any, usable: Tensor, dtype: torch.dtype = torch.float64
 ) -> Tensor:
     """``w = kappa * (K + rho * trace(K) * I)^-1 G g``, float64 ``(rows, C)``; 0 where there is nothing to damp.
 
-    ``gram`` is ``K = G G'`` with zero rows for free slots, ``dots`` is ``G g``, ``rounding`` the relative error of both.
+    ``gram`` is ``K = G G'`` with zero rows for free slots, ``dots`` is ``G g``, both of products in ``dtype``.
     Everything is divided by ``trace(K)`` first, so that the matrix has a condition number of at most ``(1 + rho) / rho``
     whatever the gradients' size.
 
@@ -37,7 +38,7 @@ def damping_weights(
     # NOTE [lost in rounding]: exactly, no pivot is smaller than rho. Where gradients are nearly parallel and rho is tiny,
     # rounding may leave less, or nothing that is positive: what is found then is noise, and a rho above the noise is taken.
     pivots, entries, least = (m.diagonal(dim1=-2, dim2=-1) for m in (factor, shifted, rho / 2 * identity))
-    noise = (pivots.square() < torch.maximum(rounding * entries, least)).any(-1) | (failed != 0)
+    noise = (pivots.square() < torch.maximum(_ROUNDING[dtype] * entries, least)).any(-1) | (failed != 0)
     safe, _ = torch.linalg.cholesky_ex(shifted + RHO_ABOVE_ROUNDING * identity, check_errors=False)
     factor = torch.where(noise[..., None, None], safe, factor)
     # NOTE [no cholesky_solve]: for several rows on CUDA it allocates, which a CUDA graph forbids; these two do not.

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_PLAIN = (Tensor, torch.nn.Parameter)
+PLAIN = (Tensor, torch.nn.Parameter)  # the types of tensors that are just what they show
 
 
 def is_dtensor(tensor: Tensor) -> bool:
     """Whether ``tensor`` is spread over ranks."""
-    if type(tensor) in _PLAIN:
+    if type(tensor) in PLAIN:
         return False
     try:
         from torch.distributed.tensor import DTensor  # here, since importing it takes as long as torch

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
@@ -35,26 +33,22 @@ def settle(store: Store) -> None:
 
 
 def gram_from_slots(store: Store) -> Tensor:
-    """``K`` over the parts that damp, from the slots: ``(rows, C, C)``."""
+    """``K`` over the parts that damp and that this rank counts, from the slots: ``(rows, C, C)``."""
     gram = torch.zeros(store.rows, store.topC, store.topC, dtype=torch.float64, device=store.device)
-    for row, G in _damping_slots(store):
-        gram[row] += (G @ G.T).to(store.device)
+    for block in store.blocks:
+        for start in range(0, block.length if block.damps and block.counts else 0, BLOCK):
+            G = block.slots.columns(start, min(start + BLOCK, block.length)).double()
+            gram[block.row] += (G @ G.T).to(store.device)
     return all_reduce_(gram.view(store.rows, -1), store).view_as(gram)
 
 
-def is_of_these_slots(gram: Tensor, store: Store) -> bool:
-    """Whether the matrix counts these slots and no others: under another scope, or before one left, it counted more."""
-    squares = torch.zeros(store.rows, store.topC, dtype=torch.float64, device=store.device)
-    for row, G in _damping_slots(store):
-        squares[row] += G.square().sum(1).to(store.device)
-    squares = all_reduce_(squares, store)
-    found = torch.diagonal(gram, dim1=-2, dim2=-1)
-    return bool((found.isnan() | ((found - squares).abs() <= GRAM_ROUNDING * squares)).all())
+def agrees(gram: Tensor, made: Tensor) -> bool:
+    """Whether a kept matrix counts what the one made anew does: under another scope, or before a part left, it counted more.
 
-
-def _damping_slots(store: Store) -> Iterator[tuple[int, Tensor]]:
-    """``(row, columns of its slots)`` in float64, piece by piece, of the blocks that damp and that this rank counts."""
-    for block in store.blocks:
-        if block.damps and block.counts:
-            for start in range(0, block.length, BLOCK):
-                yield block.row, block.slots.columns(start, min(start + BLOCK, block.length)).double()
+    Only what an engine leaves pending may be unknown.
+    """
+    waits = pending(gram)
+    unknown = waits[..., :, None] | waits[..., None, :]
+    as_left = torch.equal(~torch.isfinite(gram), unknown) and bool((waits.sum(-1) <= 1).all())
+    found, squares = (torch.diagonal(matrix, dim1=-2, dim2=-1) for matrix in (gram, made))
+    return as_left and bool((waits | ((found - squares).abs() <= GRAM_ROUNDING * squares)).all())

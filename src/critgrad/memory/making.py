@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch import Tensor
 from .. import engines
 from .aggregations import aggregation_of
 from .keys import KEYS, SLOTS
+from .options import KEPT_ON_LOAD
 from .ranks import prepare, refuse_lost_group
 from .store import Part, State, Store
 from .takeover import fill
@@ -17,54 +18,49 @@ from .takeover import fill
 if TYPE_CHECKING:
     from .prepared import Prepared
 
-_NOTHING: dict[str, Any] = {}
-
 
 def form(options: dict[str, Any]) -> Any:
     """What new stores are made for when it changes; the other options are only read."""
-    aggregation = aggregation_of(options["aggr"])
-    adds = type(aggregation) if aggregation.damps else "adds"
-    kept = ("topC", "policy", "scope", "memory_dtype", "memory_device")
-    return [options[name] for name in kept], adds
+    return [options[name] for name in (*KEPT_ON_LOAD, "policy")], aggregation_of(options["aggr"]).damps
 
 
 def make_stores(memory: Prepared, epilogue: Any, only_torch: bool) -> list[Store]:
     """One under ``scope="global"``, one for each group of another scope; what the state holds is in them."""
     known = [block for store in memory.ready_stores for block in store.blocks]
-    together: list[Any] = []
-    others: list[tuple[list[Any], list[int], bool]] = []
+    # Who decides together, and by which streams they draw random numbers; the first is scope="global".
+    shares: list[tuple[list[Any], Sequence[int]]] = [([], [0])]
     index = 0
     for number, (group, options) in enumerate(zip(memory.groups, memory.options)):
         # A frozen parameter that has been in the memory stays in it: its gradients count as zero.
         owners = {
             id(param): (param, options, index + i)  # torch warns of one that comes twice
             for i, param in enumerate(group["params"])
-            if param.requires_grad or memory.takes_all or SLOTS in memory.state.get(param, _NOTHING)
+            if param.requires_grad or memory.takes_all or SLOTS in memory.state.get(param, {})
         }
-        mine = list(owners.values())
-        if options["topC"] == 0 or not mine:
-            pass
-        elif options["scope"] == "global":
-            together += mine
-        elif options["scope"] == "group":
-            others.append((mine, [number + 1], False))
+        mine = list(owners.values()) if options["topC"] > 0 else []
+        own = (1 << 20) + index
+        if options["scope"] == "global":
+            shares[0][0].extend(mine)
         else:
-            others.append((mine, [(1 << 20) + index + i for i in range(len(mine))], True))
+            shares.append((mine, [number + 1] if options["scope"] == "group" else range(own, own + len(mine))))
         index += len(group["params"])
     stores = []
-    for mine, streams, by_tensor in [(together, [0], False), *others] if together else others:
+    for mine, streams in shares:
+        if not mine:
+            continue
         if memory.lost_group:
             refuse_lost_group()
+        by_tensor = mine[0][1]["scope"] == "tensor"
         parts = [Part(param, options, i, n if by_tensor else 0, n) for n, (param, options, i) in enumerate(mine)]
         store = Store(parts, streams, by_tensor)
         prepare(store, memory.process_group)
-        states = [memory.state.get(part.param, _NOTHING) for part in parts]
+        states = [memory.state.get(part.param, {}) for part in parts]
         olds = [{key: value for key, value in state.items() if key in KEYS} for state in states]
         fill(store, olds, memory.may_join and engines.wants_one_buffer(store, epilogue, only_torch), known)
         stores.append(store)
     _forget(memory, {part.param for store in stores for part in store.parts})
     for store in stores:
-        if any(SLOTS in memory.state.get(part.param, _NOTHING) for part in store.parts):
+        if any(SLOTS in memory.state.get(part.param, {}) for part in store.parts):
             attach(store, memory.state)  # made from existing state: what is there now is what counts
     return stores
 
@@ -83,14 +79,14 @@ def attach(store: Store, state: MutableMapping[Tensor, State]) -> None:
 def is_attached(store: Store, state: MutableMapping[Tensor, State]) -> bool:
     """Whether the state holds what the store does, or nothing and the store is new: all that a compiled step looks at."""
     first = store.parts[0]
-    held = state.get(first.param, _NOTHING).get(SLOTS)
+    held = state.get(first.param, {}).get(SLOTS)
     return held is first.tensors[SLOTS] or (held is None and not store.attached)
 
 
 def _forget(memory: Prepared, inside: set[Any]) -> None:
     """Take our keys out of the state of parameters that are in no memory (any more): nothing keeps them true."""
     for param in [param for param in memory.params() if param not in inside]:
-        state = memory.state.get(param, _NOTHING)
+        state = memory.state.get(param, {})
         ours = [state.pop(key) for key in KEYS if key in state]
         if ours and not state:
             del memory.state[param]

@@ -82,10 +82,14 @@ def oldest(tables: Tables) -> Tensor:
     return torch.where(tables.live, tables.born, _NEVER).argmin(-1)
 
 
+def slot_of_lowest(values: Tensor, born: Tensor) -> Tensor:
+    """The slot of the lowest value, of equal ones of the oldest entry."""
+    return torch.where(values == values.amin(-1, keepdim=True), born, _NEVER).argmin(-1)
+
+
 def lowest_priority(tables: Tables) -> Tensor:
     """Of equal priorities the oldest, so that ``decay=0`` is a moving window."""
-    lowest = tables.priority.amin(-1, keepdim=True)
-    return torch.where(tables.priority == lowest, tables.born, _NEVER).argmin(-1)
+    return slot_of_lowest(tables.priority, tables.born)
 
 
 def uniformly(tables: Tables) -> Tensor:
@@ -201,7 +205,7 @@ class Policy:
         live = tables.live
         full = live.all(-1)
         admitted, slot = self.admit(tables), self.evict(tables)
-        if self is not POLICIES.get(self.name):
+        if not is_built_in(self):
             admitted, slot = checks.returned(self, admitted, slot, self.priority(tables.offered), like=full)
         if not self.also_while_filling:
             admitted = admitted | ~full
@@ -235,6 +239,11 @@ def policy_of(option: str | Policy) -> Policy:
     return option if isinstance(option, Policy) else POLICIES[option]
 
 
+def is_built_in(policy: Policy) -> bool:
+    """Whether it is one of ours: what those return needs no check, and engines may know them by name."""
+    return policy is POLICIES.get(policy.name)
+
+
 class Decision(NamedTuple):
     """What one step does to the memories: each field ``(rows,)``."""
 
@@ -250,7 +259,7 @@ def decide(policy: Policy, tables: Tables, max_age: int | None) -> Decision:
     accept = admitted & finite & (tables.g_norm > 0)
     if tables.g_priority is not None:
         accept = accept & torch.isfinite(tables.g_priority) & (tables.g_priority >= 0)
-    if policy is not POLICIES.get(policy.name):
+    if not is_built_in(policy):
         slot = checks.in_range(policy, slot, accept, tables.born.shape[-1])
     return Decision(finite, accept, slot)
 

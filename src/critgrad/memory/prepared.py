@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .. import engines
 from . import making
-from .dtensors import aligned, like, local
+from .dtensors import PLAIN, aligned, like, local
 from .keys import SLOTS, SUM
 from .options import read_options
 from .reducing import all_reduce_
@@ -25,8 +25,6 @@ Vectors = Sequence["Tensor | None"]
 
 # torch's own way to keep dynamo out of a function without importing dynamo, which takes as long as torch.
 _without_dynamo = getattr(torch, "_disable_dynamo", None) or torch.compiler.disable
-_NOTHING: dict[str, Any] = {}
-_PLAIN = (Tensor, torch.nn.Parameter)
 
 
 class Look(NamedTuple):
@@ -90,8 +88,8 @@ class Prepared:
         ids = [id(self.state), *map(id, self.groups), *map(id, params), *map(id, self.state.values())]
         if ids != self._ids:
             self._ids = ids
-            self._states = [self.state.get(param, _NOTHING) for param in params]
-            self._plain = [param for param in params if type(param) in _PLAIN]
+            self._states = [self.state.get(param, {}) for param in params]
+            self._plain = [param for param in params if type(param) in PLAIN]
             # Kept, so that nothing else can have one of these ids.
             self._held = self.state, list(self.groups), params, list(self.state.values())
         ours = self._held_tensors = [mine.get(key) for mine in self._states for key in (SLOTS, SUM)]

@@ -54,11 +54,11 @@ def follow_loading(optimizer: Optimizer) -> None:
     if optimizer.__dict__.get("_follows_loading"):
         return
     optimizer._follows_loading = True  # type: ignore[attr-defined]
-    taken: dict[int, State] = {}
+    taken: list[State] = []  # of each parameter
 
     def before(optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
-        taken.clear()
-        taken.update({i: ours(state) for i, state in state_dict["state"].items() if isinstance(state, dict)})
+        ids = [i for group in state_dict["param_groups"] for i in group["params"]]  # numbers, or what others put there
+        taken[:] = [ours(state_dict["state"].get(i, {})) for i in ids]
         groups = [dict(group) for group in state_dict["param_groups"]]
         for group, mine in zip(groups, optimizer.param_groups):
             for name in OBJECTS:
@@ -68,9 +68,9 @@ def follow_loading(optimizer: Optimizer) -> None:
 
     def after(optimizer: Optimizer) -> None:
         params = [param for group in optimizer.param_groups for param in group["params"]]
-        for i, mine in taken.items():
+        for param, mine in zip(params, taken):
             if mine:
-                optimizer.state[params[i]].update(mine)
+                optimizer.state[param].update(mine)
         taken.clear()
 
     def saved(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:

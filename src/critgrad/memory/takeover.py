@@ -14,9 +14,11 @@ from torch import Tensor
 
 from .dtensors import is_dtensor, local
 from .formats import FORMATS, SCALE_BLOCK, Format, Slots, scale_blocks, scaled_format
-from .gram import gram_from_slots, is_of_these_slots, pending
-from .keys import BORN, CLOCK, GRAM, INSERTED, NORM, PRIORITY, SCALE, SLOTS, SUM
+from .gram import agrees, gram_from_slots
+from .keys import BORN, CLOCK, GRAM, INSERTED, NORM, PRIORITY, SCALE, SLOTS, SUM, TABLE_KEYS
 from .store import Block, Part, State, Store
+
+Keep = list["Tensor | None"]  # of each row of the tables: the old slots that are kept; None: all, as they are
 
 
 def fill(store: Store, olds: Sequence[State], together: bool, known: Iterable[Block]) -> None:
@@ -29,20 +31,18 @@ def fill(store: Store, olds: Sequence[State], together: bool, known: Iterable[Bl
         check_state(part.param, old)
     keep = _take_over_tables(store, olds)
     of = {part.param: (part, old) for part, old in zip(store.parts, olds)}
-    exact: set[Part] = set()  # whose slots hold, bit for bit, what the state held
-    for block in known if keep is None else ():
-        if all(_is_still(part, of) for part in block.parts):
+    for block in known:
+        if all(_is_still(part, of, keep) for part in block.parts):
             here = [of.pop(before.param)[0] for before in block.parts]
             for part, before in zip(here, block.parts):
                 part.start = before.start
                 part.tensors = {key: before.tensors[key] for key in (SLOTS, SCALE, SUM) if key in before.tensors}
             store.blocks.append(Block(here, block.slots, block.sum))
-            exact.update(here)
     for parts in _shares([part for part, _ in of.values()], together and not store.by_tensor):
-        store.blocks.append(_make_block(parts, [of[part.param][1] for part in parts], keep, exact))
+        store.blocks.append(_make_block(parts, [of[part.param][1] for part in parts], keep))
     store.blocks.sort(key=lambda block: block.number)
     if store.damps:
-        store.gram = _take_over_gram(store, olds, keep is None, exact)
+        store.gram = _take_over_gram(store, olds, keep)
     for part in store.parts:
         part.tensors.update({key: table[part.row] for key, table in store.tables().items()})
         if store.gram is not None and part.damps:
@@ -52,12 +52,12 @@ def fill(store: Store, olds: Sequence[State], together: bool, known: Iterable[Bl
 # -- slots -----------------------------------------------------------------------------------------------------------------
 
 
-def _is_still(part: Part, of: dict[Tensor, tuple[Part, State]]) -> bool:
+def _is_still(part: Part, of: dict[Tensor, tuple[Part, State]], keep: Keep) -> bool:
     """Whether a part of an old block has its parameter here, in the same form, and its state untouched."""
     if part.param not in of:
         return False
     new, old = of[part.param]
-    if new.form != part.form or new.layout.strides != part.layout.strides:
+    if new.form != part.form or new.layout.strides != part.layout.strides or keep[new.row] is not None:
         return False
     keys = [key for key in (SLOTS, SCALE, SUM) if key in part.tensors]
     where = part.block.slots.values[:, part.start :].data_ptr() if not part.sharded and part.length else None
@@ -74,7 +74,7 @@ def _shares(parts: list[Part], together: bool) -> Iterable[list[Part]]:
     return shares.values()
 
 
-def _make_block(parts: list[Part], olds: list[State], keep: Tensor | None, exact: set[Part]) -> Block:
+def _make_block(parts: list[Part], olds: list[State], keep: Keep) -> Block:
     """Slots and sums for these parts, with what the state holds of them: as it lies, copied bit for bit, or brought over."""
     alone = len(parts) == 1
     buffer = None if alone else _one_buffer(parts)
@@ -82,27 +82,29 @@ def _make_block(parts: list[Part], olds: list[State], keep: Tensor | None, exact
         parts[0].tensors = _own_tensors(parts[0])
     doubtful = False
     for part, old in zip(parts, olds):
-        mine = part.tensors
-        if keep is None and all(_same_values(old.get(key), mine[key]) for key in (SLOTS, SCALE) if key in mine):
-            exact.add(part)
-            for key, new in list(mine.items()):
-                if not _same_values(old.get(key), new):
-                    doubtful = True  # the sum
-                elif alone and _same_storage(old[key], new):
-                    mine[key] = old[key]
-                else:
-                    new.copy_(old[key])
-    slots, total = buffer or _flat_views(parts[0])
-    block = Block(parts, slots, total)
+        for key, new in list(part.tensors.items()) if _is_exact(part, old, keep) else ():
+            if not _same_values(old.get(key), new):
+                doubtful = True  # the sum
+            elif alone and _same_storage(old[key], new):
+                part.tensors[key] = old[key]
+            else:
+                new.copy_(old[key])
+    block = Block(parts, *(buffer or _flat_views(parts[0])))
     for part, old in zip(parts, olds):
-        if SLOTS in old and part not in exact:
-            _copy_slots(part, old, keep)
+        if SLOTS in old and not _is_exact(part, old, keep):
+            _copy_slots(part, old, keep[part.row])
             doubtful = True
-    if doubtful and total is not None:
+    if doubtful and block.sum is not None:
         for start in range(0, block.length, 1 << 16):
             stop = min(start + (1 << 16), block.length)
-            total[start:stop] = slots.columns(start, stop).sum(0)
+            block.sum[start:stop] = block.slots.columns(start, stop).sum(0)
     return block
+
+
+def _is_exact(part: Part, old: State, keep: Keep) -> bool:
+    """Whether its slots hold, bit for bit, what the state held."""
+    stored = [key for key in (SLOTS, SCALE) if key in part.tensors]
+    return keep[part.row] is None and all(_same_values(old.get(key), part.tensors[key]) for key in stored)
 
 
 def _one_buffer(parts: list[Part]) -> tuple[Slots, Tensor | None]:
@@ -176,7 +178,7 @@ def _copy_slots(part: Part, old: State, keep: Tensor | None) -> None:
     scale = old[SCALE] if format_ is not None else None
     source = Slots(flat, scale, format_ or Format(flat.dtype), part.work, part.device)
     slots = part.block.slots
-    for k, row in enumerate(range(was.shape[0]) if keep is None else keep[part.row].tolist()):
+    for k, row in enumerate(range(was.shape[0]) if keep is None else keep.tolist()):
         slots.write(k, *slots.encode(source.row(row)), start=part.start)
 
 
@@ -204,11 +206,16 @@ def _same_storage(old: Tensor, new: Tensor) -> bool:
 # -- tables ----------------------------------------------------------------------------------------------------------------
 
 
-def _take_over_tables(store: Store, olds: Sequence[State]) -> Tensor | None:
-    """Make the tables. Returns the old slots to keep, ``(rows, topC)``, if their number changes."""
-    holders: list[State] = []
+def _take_over_tables(store: Store, olds: Sequence[State]) -> Keep:
+    """Make the tables; each row is taken over by itself. Returns the old slots to keep of each whose number changes."""
+    C = store.topC
+    kinds = {PRIORITY: store.dtype, NORM: store.dtype, BORN: torch.int64}
+    blank = {key: torch.zeros(C, dtype=dtype, device=store.device) for key, dtype in kinds.items()}
+    blank |= {key: torch.zeros((), dtype=torch.int64, device=store.device) for key in (CLOCK, INSERTED)}
+    rows: list[dict[str, Tensor]] = []
+    keep: Keep = []
     for row in range(store.rows):
-        mine = [old for part, old in zip(store.parts, olds) if part.row == row and SLOTS in old and BORN in old]
+        mine = [old for old in (olds[row : row + 1] if store.by_tensor else olds) if old]
         if any(not _same_tables(mine[0], other) for other in mine[1:]):
             warnings.warn(
                 "the parameters of one memory come with different tables (was the scope another one?): "
@@ -218,29 +225,18 @@ def _take_over_tables(store: Store, olds: Sequence[State]) -> Tensor | None:
             mine = []
             for old in olds:
                 old.clear()
-        holders.append(mine[0] if mine else {})
-    C = max((holder[BORN].shape[0] for holder in holders if holder), default=store.topC)
-
-    def stacked(key: str, dtype: torch.dtype, *shape: int) -> Tensor:
-        blank = torch.zeros(shape, dtype=dtype, device=store.device)
-        rows = []
-        for holder in holders:
-            table = local(holder[key]).to(store.device, dtype) if key in holder else blank
-            rows.append(blank if table.shape != blank.shape else table)
-        return torch.stack(rows)
-
-    store.priority = stacked(PRIORITY, store.dtype, C)
-    store.norm = stacked(NORM, store.dtype, C)
-    store.born = stacked(BORN, torch.int64, C)
-    store.clock = stacked(CLOCK, torch.int64)
-    store.inserted = stacked(INSERTED, torch.int64)
-    if store.topC == C:
-        return None
-    keep = strongest(store.priority, store.born, min(C, store.topC), by_age=store.policy.name == "FIFO")
-    free = store.topC - keep.shape[1]
-    for name in ("priority", "norm", "born"):
-        table = getattr(store, name).gather(1, keep)
-        setattr(store, name, torch.nn.functional.pad(table, (0, free)))
+        old = mine[0] if mine else {}
+        tables = {key: local(old[key]).to(new) if key in old else new for key, new in blank.items()}
+        keep.append(None)
+        if tables[BORN].shape[0] != C:
+            by_age = store.policy.name == "FIFO"
+            keep[row] = kept = strongest(tables[PRIORITY], tables[BORN], min(C, tables[BORN].shape[0]), by_age)
+            for key in kinds:
+                tables[key] = torch.nn.functional.pad(tables[key][kept], (0, C - kept.shape[0]))
+        rows.append(tables)
+    store.priority, store.norm, store.born, store.clock, store.inserted = (
+        torch.stack([tables[key] for tables in rows]) for key in TABLE_KEYS
+    )
     return keep
 
 
@@ -266,26 +262,23 @@ def strongest(priority: Tensor, born: Tensor, count: int, by_age: bool) -> Tenso
     return order[..., :count].sort(-1).values
 
 
-def _take_over_gram(store: Store, olds: Sequence[State], same_count: bool, exact: set[Part]) -> Tensor:
-    """The Gram matrix of the old state, or, where that is missing or doubtful, a new one made from the slots."""
-    gram = torch.zeros(store.rows, store.topC, store.topC, dtype=torch.float64, device=store.device)
-    trusted = same_count
+def _take_over_gram(store: Store, olds: Sequence[State], keep: Keep) -> Tensor:
+    """The Gram matrix of the old state, or, where that is missing or doubtful, the one made from the slots."""
+    made = gram_from_slots(store)  # in any case: ranks must not wait for each other in different sums
+    gram, trusted = torch.zeros_like(made), True
     for part, old in zip(store.parts, olds):
         if SLOTS not in old:
             continue  # a newcomer: its zero slots change no inner product
         was = old.get(GRAM)
         if not part.damps:
             trusted &= was is None  # it used to damp: the others' matrix still counts it
-        elif was is None or was.shape != gram.shape[1:] or was.dtype != gram.dtype or part not in exact:
+        elif was is None or (was.shape, was.dtype) != (gram.shape[1:], gram.dtype) or not _is_exact(part, old, keep):
             trusted = False
         else:
             gram[part.row] = local(was).to(store.device)
     if gram.is_meta:
         return gram  # there are no numbers to doubt
-    waits = pending(gram)
-    unknown = waits[..., :, None] | waits[..., None, :]
-    as_left = torch.equal(~torch.isfinite(gram), unknown) and bool((waits.sum(-1) <= 1).all())
-    return gram if trusted and as_left and is_of_these_slots(gram, store) else gram_from_slots(store)
+    return gram if trusted and agrees(gram, made) else made
 
 
 def check_state(param: Tensor, state: State) -> None:

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from ...memory.aggregations import Linear
+from ...memory.dtensors import PLAIN
 from ...memory.gram import settle
 from ...memory.layout import same_strides
-from ...memory.policies import POLICIES, decide
+from ...memory.policies import decide, is_built_in
 from ...memory.store import Store
 from .. import adding_table
 from ..scratch import Scratch, scratch_for
@@ -70,7 +71,7 @@ def declines(store: Store) -> str | None:
         return f"the native core does not take policy {store.policy.name!r}, which compares directions"
     for part in store.parts:
         unknown = None
-        if type(part.param) not in (Tensor, torch.nn.Parameter) or part.device.type != "cpu":
+        if type(part.param) not in PLAIN or part.device.type != "cpu":
             unknown = f"parameters of type {type(part.param).__name__} on {part.device.type}"
         elif part.dtype != torch.float32:
             unknown = "parameters that are not float32"
@@ -97,7 +98,7 @@ class Engine:
         self.epilogue: Any = None if captures else epilogue
         self.stepped = False  # whether the last step was the base's, too
         self.based = False  # whether the tables have the base's state
-        known = store.policy is POLICIES.get(store.policy.name) and store.policy.name in _POLICIES
+        known = is_built_in(store.policy) and store.policy.name in _POLICIES
         self.policy = _POLICIES.index(store.policy.name) if known else None  # None: it is asked by its functions
         self.scratch: Scratch | None = None
         self.read: list[Any] = []  # the options that the tables were filled from

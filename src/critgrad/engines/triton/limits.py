@@ -8,7 +8,7 @@ import triton.language as tl
 from ...memory.aggregations import Linear, Pick
 from ...memory.dtensors import local
 from ...memory.layout import same_strides
-from ...memory.policies import POLICIES
+from ...memory.policies import is_built_in
 from ...memory.store import Store
 from .decide_kernel import KNOWN_POLICIES
 from .launch import INTERPRETED
@@ -30,7 +30,7 @@ def _reachable(device: torch.device) -> bool:
 def unknown_to_kernels(store: Store) -> str | None:
     """What of a store no kernel knows, or ``None``."""
     name = store.policy.name
-    if store.policy is not POLICIES.get(name) or name not in KNOWN_POLICIES:
+    if not is_built_in(store.policy) or name not in KNOWN_POLICIES:
         return f"policy {name!r}"
     if store.dtype != torch.float32:
         return "parameters that are wider than float32"
