@@ -123,7 +123,9 @@ def build(
 
 
 def donor_of(trial: Trial) -> Trial:
-    """The trial whose decisions a yoked trial replays: itself with the donor's seed."""
+    """The trial whose decisions a trial takes: itself, or for a yoked one itself with the donor's seed."""
+    if "donor_seed" not in trial.hyper:
+        return trial
     hyper = {name: value for name, value in trial.hyper.items() if name != "donor_seed"}
     return trial.replace(hyper=hyper, seed=trial.hyper["donor_seed"], probe=())
 

@@ -28,7 +28,8 @@ class Probes:
     def __init__(self, names: tuple[str, ...], optimizer: torch.optim.Optimizer, steps: int = 0) -> None:
         self.names = set(names)
         self.optimizer = optimizer
-        self.memory = optimizer if isinstance(optimizer, Critical) and _has_memory(optimizer) else None
+        slots = max((group.get("topC", 0) for group in optimizer.param_groups), default=0)
+        self.memory = optimizer if isinstance(optimizer, Critical) and slots > 0 else None
         self.steps = steps
         self.tables: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.squares: list[torch.Tensor] = []
@@ -93,10 +94,6 @@ def _slots_written(tables: list[tuple[torch.Tensor, torch.Tensor]]) -> list[int]
     written = (born == clock[:, None]) & (born > 0)
     slots: list[int] = torch.where(written.any(1), written.int().argmax(1), -1).tolist()
     return slots
-
-
-def _has_memory(optimizer: torch.optim.Optimizer) -> bool:
-    return any(group["topC"] > 0 for group in optimizer.param_groups)
 
 
 def _filled(values: list[Any], length: int, filler: Any) -> list[Any]:

@@ -12,7 +12,7 @@ import sysconfig
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
 from ...errors import LabError, MissingFileError
@@ -60,8 +60,7 @@ class File:
     @property
     def packing(self) -> str:
         """How the published file is packed: "", ".gz" or ".xz"."""
-        suffix = PurePosixPath(self.path).suffix
-        return suffix if suffix in OPENERS else ""
+        return packing_of(PurePosixPath(self.path))
 
     @property
     def plain(self) -> str:
@@ -130,8 +129,8 @@ def hash_of(path: Path, packing: str = "") -> str:
     return total.hexdigest()
 
 
-def packing_of(path: Path) -> str:
-    """How a file on disk is packed, by its name."""
+def packing_of(path: PurePath) -> str:
+    """How a file is packed, by its name."""
     return path.suffix if path.suffix in OPENERS else ""
 
 

@@ -58,11 +58,6 @@ class Member:
         memory = self.memory or {"policy": "", "topC": 0}
         return KINDS.index(self.kind), *map(str, self.update_key), memory["policy"], memory["topC"]
 
-    @property
-    def yoked(self) -> bool:
-        """Whether it replays the decisions of a donor."""
-        return "donor_seed" in self.trial.hyper
-
 
 def member(trial: Trial, weight_decay: float, hidden: bool = False) -> Member:
     """The member of a trial; ``ValueError`` for what a bank cannot do."""
@@ -143,15 +138,12 @@ def crew(trials: Sequence[Trial], weight_decay: float) -> Crew:
     members = [member(trial, weight_decay) for trial in trials]
     known = {_run_key(trial): i for i, trial in enumerate(trials)}
     donors: list[int | None] = []
-    for i in range(len(trials)):
-        if not members[i].yoked:
-            donors.append(None)
-            continue
-        donor = donor_of(members[i].trial)
+    for trial in trials:
+        donor = donor_of(trial)
         if _run_key(donor) not in known:
             known[_run_key(donor)] = len(members)
             members.append(member(donor, weight_decay, hidden=True))
-        donors.append(known[_run_key(donor)])
+        donors.append(None if donor is trial else known[_run_key(donor)])
     donors += [None] * (len(members) - len(trials))
     order = sorted(range(len(members)), key=lambda i: (*members[i].order, i))
     place = {old: new for new, old in enumerate(order)}
@@ -175,14 +167,10 @@ def bank_groups(trials: Sequence[Trial], largest: int) -> list[list[Trial]]:
         by_task.setdefault(content_hash([trial.task, dict(trial.settings)]), []).append(trial)
     groups = []
     for together in by_task.values():
-        # The weight decay of the task is the same for all of them and changes no order.
-        ordered = sorted(together, key=lambda trial: (*member(trial, 0.0).order, _run_key(donor_or_self(trial))))
+        # The weight decay of the task is the same for all of them and changes no order. A yoked trial sorts beside its
+        # donor, so that both land in one bank.
+        ordered = sorted(together, key=lambda trial: (*member(trial, 0.0).order, _run_key(donor_of(trial))))
         count = -(-len(ordered) // largest)
         cuts = [i * len(ordered) // count for i in range(count + 1)]
         groups += [ordered[a:b] for a, b in pairwise(cuts)]
     return groups
-
-
-def donor_or_self(trial: Trial) -> Trial:
-    """A yoked trial sorts beside its donor, so that both land in one bank."""
-    return donor_of(trial) if "donor_seed" in trial.hyper else trial
