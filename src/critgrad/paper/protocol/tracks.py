@@ -8,7 +8,7 @@ is planned again: stop when a round has finished nothing new.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -48,20 +48,14 @@ class Track(Protocol):
     def plan(self, ledger: Reader) -> list[Planned]: ...
 
 
-class _Plan:
+def _each_once(wanted: Iterable[tuple[Trial, Role]], done: Container[str]) -> list[Planned]:
     """Trials with their roles, each trial once, in the order in which they were first wanted."""
-
-    def __init__(self) -> None:
-        self.trials: dict[str, Trial] = {}
-        self.roles: dict[str, dict[Role, None]] = {}
-
-    def add(self, trial: Trial, role: Role) -> None:
-        self.trials.setdefault(trial.key, trial)
-        self.roles.setdefault(trial.key, {})[role] = None
-
-    def without(self, done: Iterable[str]) -> list[Planned]:
-        gone = set(done)
-        return [Planned(t, tuple(self.roles[key])) for key, t in self.trials.items() if key not in gone]
+    trials: dict[str, Trial] = {}
+    roles: dict[str, dict[Role, None]] = {}
+    for trial, role in wanted:
+        trials.setdefault(trial.key, trial)
+        roles.setdefault(trial.key, {})[role] = None
+    return [Planned(trial, tuple(roles[key])) for key, trial in trials.items() if key not in done]
 
 
 # -- the paper's tracks ------------------------------------------------------------------------------------------------
@@ -132,12 +126,9 @@ class PaperTrack:
 
     def plan(self, ledger: Reader) -> list[Planned]:
         """The runs that are not done."""
-        plan = _Plan()
-        for setting in self.settings:
-            role = Role(self.name, setting.family, setting.arm, "paper")
-            for trial in self.trials(setting):
-                plan.add(trial, role)
-        return plan.without(row.key for row in ledger.rows(task=self.task))
+        roles = [Role(self.name, setting.family, setting.arm, "paper") for setting in self.settings]
+        wanted = ((trial, role) for setting, role in zip(self.settings, roles) for trial in self.trials(setting))
+        return _each_once(wanted, {row.key for row in ledger.rows(task=self.task)})
 
     def best(self, ledger: Reader, higher_is_better: bool) -> list[Found]:
         """The paper's selection rule: of the settings whose seeds are all done the best mean validation value.
@@ -255,23 +246,31 @@ class Fair:
     def plan(self, ledger: Reader) -> list[Planned]:
         """What can be run now: a family that has its choices does not wait for the others."""
         view = self.view(ledger)
-        plan = _Plan()
-        for family, state in self.states(view).items():
-            for arm, trial in state.tuning.pending:
-                plan.add(trial, Role(self.name, family, arm, "tune"))
-            if state.bench is None:
-                continue
-            for arm in self.registration.arms:
-                for trial in self.report_trials(state, arm):
-                    plan.add(trial, Role(self.name, family, arm, "report"))
-                waiting = state.derived.get(arm)
-                if isinstance(waiting, Waiting):
-                    for trial in waiting.trials:
-                        plan.add(trial, Role(self.name, family, arm, waiting.purpose))
-                if arm in state.selected:
-                    for trial in state.bench.timed(arm):
-                        plan.add(trial, Role(self.name, family, arm, "analysis:timing"))
-        return plan.without(view.rows)
+        return self.wanted(self.states(view), view)
+
+    def wanted(self, states: Mapping[str, FamilyState], view: View) -> list[Planned]:
+        """The same by where the families stand."""
+        every = (
+            (trial, Role(self.name, family, arm, purpose))
+            for family, state in states.items()
+            for arm, purpose, trials in self._of_family(state)
+            for trial in trials
+        )
+        return _each_once(every, view.rows)
+
+    def _of_family(self, state: FamilyState) -> Iterator[tuple[str, str, Iterable[Trial]]]:
+        """Arm, purpose and trials, done or not."""
+        for arm, trial in state.tuning.pending:
+            yield arm, "tune", [trial]
+        if state.bench is None:
+            return
+        for arm in self.registration.arms:
+            yield arm, "report", self.report_trials(state, arm)
+            waiting = state.derived.get(arm)
+            if isinstance(waiting, Waiting):
+                yield arm, waiting.purpose, waiting.trials
+            if arm in state.selected:
+                yield arm, "analysis:timing", state.bench.timed(arm)
 
     def report_trials(self, state: FamilyState, arm: str) -> list[Trial]:
         """The reported runs of an arm, one per report seed in their order; none where it is not ready."""
