@@ -31,6 +31,7 @@ from .search.file import LAST_RUN
 
 def train(args: Namespace) -> int:
     """Train once; checkpointed each epoch, resumable, written to the ledger."""
+    from critgrad.lab.screen.live import Inspector
     from critgrad.lab.train import deterministic_algorithms, problem_for
 
     task = args.task or "digits-mlp"
@@ -54,7 +55,7 @@ def train(args: Namespace) -> int:
         elif file.exists() and not args.resume:
             say("It starts anew; --resume would go on from the checkpoint of the run that was stopped.")
         try:
-            with _observer(problem_for(trial, where).steps if args.inspect else None) as observer:
+            with Inspector(problem_for(trial, where).steps) if args.inspect else EpochLines() as observer:
                 result = commands.train_once(
                     trial,
                     book,
@@ -72,13 +73,6 @@ def train(args: Namespace) -> int:
     return 0
 
 
-def _observer(inspected_steps: int | None) -> Any:
-    """The memory's display, of an epoch with so many steps; ``None``: plain lines."""
-    from critgrad.lab.screen.live import Inspector
-
-    return EpochLines() if inspected_steps is None else Inspector(inspected_steps)
-
-
 def _print_result(trial: Any, summary: dict[str, Any]) -> None:
     if summary["diverged"]:
         say("diverged: the loss was no longer finite; counts as the task's worst value", "bold red")
@@ -94,11 +88,6 @@ def _print_result(trial: Any, summary: dict[str, Any]) -> None:
     for name in ("weights", "vectors"):
         if name in summary:
             say(f"{name}: {summary[name]}")
-
-
-def _code(outcome: Any) -> int:
-    """130 after an interruption, 1 where something failed."""
-    return 130 if outcome.interrupted else 1 if outcome.failed else 0
 
 
 def _jobs(args: Namespace) -> dict[str, Any]:
@@ -152,9 +141,11 @@ def sweep(args: Namespace, **of_batch: Any) -> int:
             say(
                 f"This was shard {args.shard}. `critgrad merge` joins the shards' ledgers; what follows needs all of them."
             )
-    if outcome.failed and not outcome.interrupted:
+    if outcome.interrupted:
+        return 130
+    if outcome.failed:
         say(f"{outcome.failed} runs have failed (critgrad export tells why): --retry runs them once more")
-    return _code(outcome)
+    return int(bool(outcome.failed))
 
 
 def _print_track(made: Any, book: Any, families: Sequence[str] | None, write: bool) -> None:

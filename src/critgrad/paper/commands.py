@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from critgrad.lab.errors import LabError
-from critgrad.lab.ledger import Ledger, Planned, Role
+from critgrad.lab.ledger import Ledger, Planned, Role, Row
 from critgrad.lab.ledger.committed import document_name, record, standing
 from critgrad.lab.run.coordinator import Event, JobsOutcome, Rounds, in_shard, run_jobs
 from critgrad.lab.run.executors import KeptExecutor
@@ -25,6 +25,7 @@ from .protocol.tracks import Fair, PaperTrack
 from .search import file as search_file
 
 OnEvent = Callable[[Event], None]
+PlannedOrRow = TypeVar("PlannedOrRow", Planned, Row)
 TIMING = "analysis:timing"  # the purpose of runs that are made for their times
 TRACKS = ("paper-best", "paper-grid", "fair")
 
@@ -123,11 +124,9 @@ def family_names(text: str | None, known: Sequence[str] = FAMILIES) -> tuple[str
     return names
 
 
-def families_only(planned: Sequence[Planned], families: Sequence[str] | None) -> list[Planned]:
+def families_only(items: Sequence[PlannedOrRow], families: Sequence[str] | None) -> list[PlannedOrRow]:
     """What serves one of these families."""
-    if not families:
-        return list(planned)
-    return [item for item in planned if any(role.family in families for role in item.roles)]
+    return [item for item in items if not families or any(role.family in families for role in item.roles)]
 
 
 def sweep(
@@ -155,17 +154,19 @@ def sweep(
     before = _done_before(track, book, shard, families)
     done, interrupted, longest = 0, False, 0.0
 
-    def wanted() -> tuple[list[Planned], int]:
-        """The shard's runs of the next round, and how many more have failed before and are left alone."""
-        mine = [item for item in families_only(track.plan(book), families) if in_shard(item.trial.key, *shard)]
-        known = set() if jobs.get("retry_failed") else book.failed(item.trial.key for item in mine)
-        return [item for item in mine if item.trial.key not in known], len(known)
-
     def is_timed(item: Planned) -> bool:
         return any(role.purpose == TIMING for role in item.roles)
 
-    todo, failed = wanted()
-    now = [item for item in todo if not (untimed and is_timed(item))]
+    def wanted() -> tuple[list[Planned], int, int]:
+        """The shard's runs of the next round, how many remain with those for a later sweep, and how many have failed before
+        and are left alone.
+        """
+        mine = [item for item in families_only(track.plan(book), families) if in_shard(item.trial.key, *shard)]
+        known = set() if jobs.get("retry_failed") else book.failed(item.trial.key for item in mine)
+        left = [item for item in mine if item.trial.key not in known]
+        return [item for item in left if not (untimed and is_timed(item))], len(left), len(known)
+
+    now, remaining, failed = wanted()
     # Of some families, or of a shard, nobody knows how many there will be.
     whole = not families and shard == (1, 1) and not untimed
     rounds = Rounds(track.total - before, track.most - before) if whole else Rounds()
@@ -184,8 +185,7 @@ def sweep(
             longest = outcome.longest
             done, interrupted = done + outcome.done, outcome.interrupted
             jobs["retry_failed"] = False  # once, not for ever
-            todo, failed = wanted()
-            now = [item for item in todo if not (untimed and is_timed(item))]
+            now, remaining, failed = wanted()
             if outcome.done + outcome.failed == 0 or (seconds is not None and outcome.remaining):
                 break
     finally:
@@ -193,7 +193,7 @@ def sweep(
             kept.close()
     if on_event is not None and rounds.has_begun:
         on_event(Event("end", rounds.end()))
-    return JobsOutcome(done, failed, before, len(todo), time.monotonic() - began, interrupted)
+    return JobsOutcome(done, failed, before, remaining, time.monotonic() - began, interrupted)
 
 
 def _done_before(track: Fair | PaperTrack, book: Ledger, shard: tuple[int, int], families: Sequence[str] | None) -> int:
@@ -203,12 +203,7 @@ def _done_before(track: Fair | PaperTrack, book: Ledger, shard: tuple[int, int],
         mine = {row.key for row in rows if row.trial.registration == track.registration.hash}
     else:
         mine = {trial.key for setting in track.settings for trial in track.trials(setting)}
-    return sum(
-        row.key in mine
-        and in_shard(row.key, *shard)
-        and (not families or any(role.family in families for role in row.roles))
-        for row in rows
-    )
+    return len(families_only([row for row in rows if row.key in mine and in_shard(row.key, *shard)], families))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from critgrad.lab.errors import LabError, MissingFileError
 from critgrad.lab.run.spec import ENGINES, content_hash
 from critgrad.lab.spaces import Axis, widest_step
 
-from .arms import FAMILIES
+from .arms import ARMS, FAMILIES
 from .rungs import Rung, announced, check, entries, text, whole
 
 FORMAT = 1
@@ -141,7 +141,7 @@ def from_dict(values: Mapping[str, Any], path: Path | None = None) -> Registrati
     """From a parsed file; unknown and missing entries are errors that name them."""
     if values.get("format") != FORMAT:
         raise LabError(f"Invalid format of a registration: {values.get('format')!r}, expected {FORMAT}")
-    known = {"format", "space", "race", *Registration.__dataclass_fields__} - {"space_seed", "lr", "axes", "path"}
+    known = {"format", "space", "race", "rungs", "notes", *_ENTRIES}
     unknown, missing = sorted(set(values) - known), sorted({"space", *_REQUIRED} - set(values))
     if unknown:
         raise LabError(f"Invalid entry of a registration: {unknown[0]!r}, expected some of {', '.join(sorted(known))}")
@@ -163,18 +163,10 @@ def from_dict(values: Mapping[str, Any], path: Path | None = None) -> Registrati
     )
 
 
-_REQUIRED = (
-    *("task", "metric", "direction", "epochs", "batch_size", "engine", "trials", "tuning_seeds", "report_seeds"),
-    *("families", "arms", "primary"),
-)
-_ENTRIES = (
-    *_REQUIRED,
-    "question",
-    "settings",
-    "target",
-    "timing",
-    "widenings",
-)  # as they are; the others have a form of their own
+# Entries that have a form of their own in the file; the others stand there as they are.
+_OWN_FORM = ("space_seed", "lr", "axes", "rungs", "notes", "path")
+_ENTRIES = {each.name: each for each in fields(Registration) if each.name not in _OWN_FORM}
+_REQUIRED = [name for name, each in _ENTRIES.items() if each.default is MISSING and each.default_factory is MISSING]
 
 
 def load(path: Path | str) -> Registration:
@@ -207,8 +199,6 @@ def find(name: str) -> Registration:
 
 
 def _check(r: Registration) -> None:
-    from .arms import ARMS  # the arms' registry knows the search spaces' names, not the other way round
-
     def require(holds: bool, what: str, value: object, expected: str) -> None:
         if not holds:
             raise LabError(f"Invalid {what}: {value!r}, expected {expected}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,10 +18,9 @@ from critgrad.lab.report.panels import Panel, PanelArm
 from critgrad.lab.stats import mean_interval
 
 from .. import compare
-from ..protocol import ARMS, Outcome, paper_best, paper_grid, tables
+from ..protocol import ARMS, ArmResult, Outcome, paper_best, paper_grid, tables
 from ..protocol.announced import AnnouncedSource
 from ..protocol.defaults import Default, Defaults, load_defaults
-from ..protocol.records import Cost
 from ..protocol.tracks import Found, PaperTrack
 
 MAIN = ("base", "C", "F", "rival")  # drawn at first; the other arms wait in the legend
@@ -98,10 +99,7 @@ def _defaults(task: str, settings: Mapping[str, Any], arms: Mapping[tuple[str, s
 def _consecutive(rows: Sequence[Row]) -> int:
     """Seeds from the first on without a gap."""
     seeds = {row.trial.seed for row in rows}
-    count = 0
-    while compare.FIRST_SEED + count in seeds:
-        count += 1
-    return count
+    return next(n for n in itertools.count() if compare.FIRST_SEED + n not in seeds)
 
 
 def compare_panel(found: Compared) -> Panel:
@@ -122,8 +120,12 @@ def fair_outcomes(source: AnnouncedSource) -> list[Outcome]:
 def fair_panel(source: AnnouncedSource, outcome: Outcome) -> Panel | None:
     """An outcome's arms as a panel, if it has any yet."""
     rows = {row.key: row for row in source.rows(registration=outcome.registration.hash)}
-    against = {(c.family, c.arm): c for c in outcome.descriptive if c.rival == _base_label(outcome, c.family)}
-    base_ms = {arm.family: arm.cost.step_ms for arm in outcome.arms if arm.arm == "base" and arm.cost}
+    bases = {arm.family: arm for arm in outcome.arms if arm.arm == "base"}
+    against = {
+        (row.family, row.arm): row
+        for row in outcome.descriptive
+        if row.family in bases and row.rival == bases[row.family].label
+    }
     arms = tuple(
         PanelArm(
             *(arm.family, arm.arm, arm.label, arm.optimizer, arm.hyper, tuple(rows[key] for key in arm.keys), arm.test),
@@ -131,7 +133,7 @@ def fair_panel(source: AnnouncedSource, outcome: Outcome) -> Panel | None:
             comparison=against.get((arm.family, arm.label)) if arm.arm != "base" else None,
             speedup=arm.speedup.get("epochs"),
             reach=arm.reach.get("epochs"),
-            cost=_cost(arm.cost, base_ms.get(arm.family)),
+            cost=_cost(arm, bases.get(arm.family)),
             best_after=arm.best_after,
             shown=arm.arm in MAIN,
         )
@@ -145,16 +147,11 @@ def fair_panel(source: AnnouncedSource, outcome: Outcome) -> Panel | None:
     return Panel("fair", outcome.task, title, *measured, arms, outcome.warnings, seeds, rungs=rungs)
 
 
-def _cost(cost: Cost | None, base_ms: float | None) -> ArmCost | None:
-    if cost is None:
+def _cost(arm: ArmResult, base: ArmResult | None) -> ArmCost | None:
+    if (cost := arm.cost) is None:
         return None
-    ratio = cost.step_ms / base_ms if base_ms else None
+    ratio = cost.step_ms / base.cost.step_ms if base and base.cost and base.cost.step_ms else None
     return ArmCost(cost.step_ms, (cost.step_ms_low, cost.step_ms_high), ratio, cost.epoch_seconds, cost.peak_bytes)
-
-
-def _base_label(outcome: Outcome, family: str) -> str | None:
-    base = outcome.arm(family, "base")
-    return base.label if base else None
 
 
 # -- the paper's tracks ------------------------------------------------------------------------------------------------
@@ -186,9 +183,7 @@ def paper_runs(source: AnnouncedSource) -> list[PaperRun]:
 
 def _usual_seeds(rows: Sequence[Row]) -> tuple[int, ...]:
     """Seeds that most settings have been run with: an unfinished sweep's last seed does not hide the others."""
-    counts: dict[int, int] = {}
-    for row in rows:
-        counts[row.trial.seed] = counts.get(row.trial.seed, 0) + 1
+    counts = Counter(row.trial.seed for row in rows)
     return tuple(sorted(seed for seed, count in counts.items() if 2 * count > max(counts.values())))
 
 

@@ -70,27 +70,23 @@ def standings(track: SearchTrack, ledger: Reader) -> Standings:
 
 def _confirmed(track: SearchTrack, states: Sequence[ArmState], view: View) -> list[Confirmed]:
     """The arms of a family that are to be confirmed, those without a run so far too; none before the first run."""
-    search = track.search
-    rows = {s.name: [view.get(trial) for trial in track.confirm_trials(s)] for s in track.confirmed(states)}
-    values = {
-        name: view.values([row for row in found if row is not None], "test")
-        for name, found in rows.items()
-        if found and all(row is not None for row in found)
-    }
-    done = {name: sum(row is not None for row in found) for name, found in rows.items()}
-    if not any(done.values()):
+    search, seeds = track.search, len(track.search.confirm_seeds)
+    there = [
+        (state, [row for t in track.confirm_trials(state) if (row := view.get(t))]) for state in track.confirmed(states)
+    ]
+    if not any(rows for _, rows in there):
         return []
+    values = {state.name: view.values(rows, "test") for state, rows in there if len(rows) == seeds}
     out = []
-    for state in track.confirmed(states):
-        name = state.name
+    for state, rows in there:
+        mine = values.get(state.name)
         minus = {
-            other: paired_difference(values[name], values[other], higher_is_better=search.higher_is_better)
+            other: paired_difference(mine, values[other], higher_is_better=search.higher_is_better)
             for other in search.against
-            if other != name and name in values and other in values
+            if mine is not None and other in values and other != state.name
         }
-        test = mean_interval(values[name]) if name in values else None
-        is_variant, seeds = state.is_variant, len(search.confirm_seeds)
-        out.append(Confirmed(state.family, name, is_variant, done[name], seeds, test, minus))
+        test = None if mine is None else mean_interval(mine)
+        out.append(Confirmed(state.family, state.name, state.is_variant, len(rows), seeds, test, minus))
     return out
 
 
