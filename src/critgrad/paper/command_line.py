@@ -15,11 +15,12 @@ from typing import Any
 
 from critgrad.lab.commands import checkpoint_folder
 from critgrad.lab.errors import LabError
-from critgrad.lab.ledger import Ledger
+from critgrad.lab.ledger import Ledger, Role
 from critgrad.lab.run.coordinator import run_jobs
 from critgrad.lab.screen.console import complain, prose, say, show
 from critgrad.lab.screen.progress import EpochLines, shown
 from critgrad.lab.tasks import task_of
+from critgrad.lab.train.optimizers import recipe_of
 from critgrad.lab.words import default_device, listed, pairs
 
 from . import commands
@@ -32,7 +33,7 @@ from .search.file import LAST_RUN
 def train(args: Namespace) -> int:
     """Train once; checkpointed each epoch, resumable, written to the ledger."""
     from critgrad.lab.screen.live import Inspector
-    from critgrad.lab.train import deterministic_algorithms, problem_for
+    from critgrad.lab.train import deterministic_algorithms, loop, problem_for
 
     task = args.task or "digits-mlp"
     given = {name: getattr(args, name) for name in ("lr", "topC", "decay", "aggr", "rho", "policy")}
@@ -56,15 +57,12 @@ def train(args: Namespace) -> int:
             say("It starts anew; --resume would go on from the checkpoint of the run that was stopped.")
         try:
             with Inspector(problem_for(trial, where).steps) if args.inspect else EpochLines() as observer:
-                result = commands.train_once(
-                    trial,
-                    book,
-                    device=where,
-                    checkpoint=file,
-                    resume=args.resume,
-                    on_epoch=observer.on_epoch,
-                    on_step=observer.on_step,
-                )
+                if not args.resume:
+                    file.unlink(missing_ok=True)
+                watch = observer.on_epoch, observer.on_step
+                result = loop.train(trial, device=where, checkpoint=file, on_epoch=watch[0], on_step=watch[1])
+                book.add(trial, result, (Role("train", recipe_of(trial.optimizer).family, trial.optimizer, "report"),))
+                file.unlink(missing_ok=True)  # the ledger has the run
         except KeyboardInterrupt:
             again = "the same command with --resume goes on from here" if file.exists() else "no epoch was finished"
             complain(f"Stopped: {again}.", error=False)
@@ -221,10 +219,12 @@ def compare(args: Namespace) -> int:
 def analyze(args: Namespace, **of_batch: Any) -> int:
     """Make one of the paper's analyses: runs what is missing, prints the numbers; ``report`` draws them."""
     from .analyses import Options
-    from .tables import print_analysis, print_decomposition
+    from .report.verdict_tables import decomposition_table
+    from .tables import print_analysis, put
 
     if args.name == "decompose":
-        print_decomposition(AnnouncedSource(args.ledger).decomposition(args.task or "digits-mlp"))
+        parts = AnnouncedSource(args.ledger).decomposition(args.task or "digits-mlp")
+        put(decomposition_table("", parts), title="")  # what a memory's difference to its base is made of
         return 0
     options = Options(args.seeds, pairs(args.set, "--set"), args.engine or "single", args.optimizer, args.lines)
     with Ledger.open(args.ledger, write=True, create=True) as book, shown(args.name) as on_event:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from critgrad.lab.errors import LabError
-from critgrad.lab.ledger import Ledger, Planned, Role, Row
+from critgrad.lab.ledger import Ledger, Planned, Row
 from critgrad.lab.ledger.committed import document_name, record, standing
 from critgrad.lab.run.coordinator import Event, JobsOutcome, Rounds, in_shard, run_jobs
 from critgrad.lab.run.executors import KeptExecutor
-from critgrad.lab.run.results import Result
 from critgrad.lab.run.spec import Trial
 from critgrad.lab.tasks import task_of
-from critgrad.lab.train.loop import OnEpoch, OnStep, train
 from critgrad.lab.train.optimizers import recipe_of
 
 from .protocol import Registration, chosen_hyper, fair, find, paper_best, paper_grid, registered
@@ -42,25 +39,6 @@ def one_trial(task: str, optimizer: str, hyper: Mapping[str, Any], seed: int, se
     values = {**chosen_hyper(task, optimizer), **hyper}
     whole = [name for name in _REAL & set(values) if type(values[name]) is int]
     return Trial(task, optimizer, values | {name: float(values[name]) for name in whole}, seed, settings, probe=probe)
-
-
-def train_once(
-    trial: Trial,
-    book: Ledger,
-    *,
-    device: str,
-    checkpoint: Path,
-    resume: bool,
-    on_epoch: OnEpoch | None = None,
-    on_step: OnStep | None = None,
-) -> Result:
-    """Run a trial, write it to the ledger, and only then remove its checkpoint."""
-    if not resume:
-        checkpoint.unlink(missing_ok=True)
-    result = train(trial, device=device, checkpoint=checkpoint, on_epoch=on_epoch, on_step=on_step)
-    book.add(trial, result, (Role("train", recipe_of(trial.optimizer).family, trial.optimizer, "report"),))
-    checkpoint.unlink(missing_ok=True)
-    return result
 
 
 def make_track(

@@ -11,10 +11,10 @@ from critgrad.lab.screen.console import coloured, say, show, table, width
 from critgrad.lab.stats import Comparison
 from critgrad.lab.words import interval_text, listed
 
-from .protocol.records import Decomposition, Outcome, interval_of
+from .protocol.records import Outcome, interval_of
 from .protocol.tracks import Found
 from .report.analysis_figures import DRAW
-from .report.verdict_tables import arm_table, comparison_table, decomposition_table
+from .report.verdict_tables import arm_table, comparison_table
 from .search import Standings
 from .search.standings import HEADS, cells, confirmed_text
 
@@ -93,11 +93,6 @@ def print_paper(found: Sequence[Found], label: str) -> None:
         values = show(row.valid), show(row.test.mean), show(row.test_std, 2)
         made.add_row(row.optimizer, listed(row.hyper), str(row.settings_tried), *values, paper)
     made.put()
-
-
-def print_decomposition(found: Sequence[Decomposition]) -> None:
-    """What a memory's difference to its base is made of."""
-    put(decomposition_table("", found), title="")
 
 
 def print_standings(found: Standings, chosen: Sequence[str] | None) -> None:

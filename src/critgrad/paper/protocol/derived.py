@@ -113,22 +113,20 @@ def _step_of_c(bench: Bench) -> State:
     """SGD: the learning rate times the memory's gain. Adam, RMSprop: equal update RMS, since they rescale any gain."""
     point = bench.selected["C"].hyper(0)
     if bench.family in ADAPTIVE:
-        return _matched_rms(bench, "C", bench.base.optimizer, dict(bench.base.fixed), point["lr"])
+        return _matched_rms(bench, "C", point["lr"])
     gain = _gain(point)
     hyper = {**bench.base.fixed, "lr": rounded_lr(point["lr"] * gain)}
     return Control(bench.base.optimizer, hyper, f"lr x {gain:g}")
 
 
 def _step_of_f(bench: Bench) -> State:
-    point = bench.selected["F"].hyper(0)
-    return _matched_rms(bench, "F", bench.base.optimizer, dict(bench.base.fixed), point["lr"])
+    return _matched_rms(bench, "F", bench.selected["F"].hyper(0)["lr"])
 
 
-def _matched_rms(bench: Bench, role: str, optimizer: str, hyper: dict[str, Any], lr: float) -> State:
+def _matched_rms(bench: Bench, role: str, lr: float, **more: float) -> State:
     """The base with the learning rate at which its updates have the memory's RMS, found by measuring and correcting."""
-    goal = bench.of_memory(role)
-    lr = rounded_lr(lr)
-    note = ""
+    goal, optimizer, hyper = bench.of_memory(role), bench.base.optimizer, {**bench.base.fixed, **more}
+    lr, note = rounded_lr(lr), ""
     for _ in range(_MATCHING_STEPS):
         trials = bench.probed(optimizer, {**hyper, "lr": lr}, ("update",))
         if missing := bench.view.missing([*goal, *trials]):
@@ -189,7 +187,7 @@ def _momentum_of_c(bench: Bench) -> State:
     note = f"mean age {age:.3g}, momentum {beta:.4g}"
     if bench.family in ADAPTIVE:
         name, start = ("beta1", point["lr"]) if bench.family == "Adam" else ("momentum", point["lr"] * (1 - beta))
-        found = _matched_rms(bench, "C", bench.base.optimizer, {**bench.base.fixed, name: beta}, start)
+        found = _matched_rms(bench, "C", start, **{name: beta})
         return Control(found.optimizer, found.hyper, f"{note}, {found.note}") if isinstance(found, Control) else found
     lr = rounded_lr(point["lr"] * _gain(point) / (1 - gamma) * (1 - beta))
     return Control("SGDM", {"momentum": beta, "lr": lr}, f"{note}, lr {lr:g}")

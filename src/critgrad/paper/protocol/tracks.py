@@ -140,13 +140,12 @@ class PaperTrack:
         found = []
         for optimizer in dict.fromkeys(setting.optimizer for setting in self.settings):
             mine = [s for s in self.settings if s.optimizer == optimizer]
-            rows = {i: view.of(self.trials(s)) for i, s in enumerate(mine) if not view.missing(self.trials(s))}
+            trials = {i: self.trials(setting) for i, setting in enumerate(mine)}
+            rows = {i: view.of(of_setting) for i, of_setting in trials.items() if not view.missing(of_setting)}
             if not rows:
                 continue
-            best = choose(
-                {i: view.values(of_setting, "valid") for i, of_setting in rows.items()},
-                higher_is_better=higher_is_better,
-            )
+            values = {i: view.values(of_setting, "valid") for i, of_setting in rows.items()}
+            best = choose(values, higher_is_better=higher_is_better)
             test = view.values(rows[best.key], "test")
             chosen = mine[best.key]
             found.append(
@@ -184,16 +183,11 @@ def paper_grid(
     trials: int | None = None,
 ) -> PaperTrack:
     """The paper's whole grid: 80 base and 720 ``_C`` settings. ``trials`` keeps the first so many of each optimizer."""
-    chosen = tuple(
-        Setting(optimizer, hyper)
-        for optimizer in paper_values.OPTIMIZERS
-        for hyper in paper_values.grid(optimizer)[:trials]
-    )
-    kept = (
-        "9 settings of each _C optimizer for 1 of its base"
-        if trials is None
-        else f"the first {trials} settings of each optimizer, or all where it has fewer"
-    )
+    grids = {name: paper_values.grid(name)[:trials] for name in paper_values.OPTIMIZERS}
+    chosen = tuple(Setting(optimizer, hyper) for optimizer, grid in grids.items() for hyper in grid)
+    kept = "9 settings of each _C optimizer for 1 of its base"
+    if trials is not None:
+        kept = f"the first {trials} settings of each optimizer, or all where it has fewer"
     label = f"the paper's grid: {kept}, selected and reported on the same seeds"
     return PaperTrack("paper-grid", task, chosen, seeds_of(seeds), engine, settings or {}, label)
 
@@ -294,13 +288,8 @@ class Fair:
     def _searches(self) -> list[Axis]:
         """A learning rate's range for each search: what both SGD families search in the same way is run once."""
         r = self.registration
-        return list(
-            {
-                (search.optimizer, str(dict(search.fixed)), search.axes, r.lr[family]): r.lr[family]
-                for family in r.families
-                for search in searches(r, family).values()
-            }.values()
-        )
+        every = [(search, r.lr[family]) for family in r.families for search in searches(r, family).values()]
+        return list({(of.optimizer, str(dict(of.fixed)), of.axes, lr): lr for of, lr in every}.values())
 
     @property
     def total(self) -> int:

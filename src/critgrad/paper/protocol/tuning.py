@@ -189,6 +189,11 @@ def _best_points(rows: Mapping[int, Sequence[RowLike]], view: View, keep: int, b
     return out
 
 
+def edges_text(found: Mapping[str, str]) -> str:
+    """`` (lr at the high edge)`` for each axis on which a point lies at an end."""
+    return "".join(f" ({name} at the {end} edge)" for name, end in found.items())
+
+
 def tie_breaker(row: RowLike) -> float:
     """The validation loss at a run's best epoch; that of a diverged run is worse than any, and can still be averaged."""
     return min(loss_at_best(row.summary, row.curves), 1e30)

@@ -13,7 +13,7 @@ from critgrad.lab.report.panels import Panel
 from critgrad.lab.report.parts import PageBlock
 from critgrad.lab.stats import Comparison
 from critgrad.lab.stats.verdicts import FEWEST_SEEDS
-from critgrad.lab.words import FEWEST_FOR_INTERVAL, interval_text
+from critgrad.lab.words import FEWEST_FOR_INTERVAL, counted, interval_text
 
 from ..protocol import ARMS, Outcome
 from ..protocol.records import interval_of
@@ -43,7 +43,7 @@ def opening(outcomes: Sequence[Outcome], found: Sequence[Compared], panels: Sequ
         words.append(_compared(one, units))
         rows = rows or mine
     if not words:
-        words.append(f"{runs} run{'' if runs == 1 else 's'}, none of them made to be compared: there is no verdict.")
+        words.append(f"{counted(runs, 'run')}, none of them made to be compared: there is no verdict.")
     figure = _forest(rows, units) if rows else next((f for panel in panels for f in curve_figures(panel)), None)
     figures = () if figure is None else (replace(figure, id="opening"),)
     return PageBlock("", "", figures=figures, words=tuple(words))
@@ -52,7 +52,7 @@ def opening(outcomes: Sequence[Outcome], found: Sequence[Compared], panels: Sequ
 def _counted(rows: Sequence[Comparison], correction: str) -> str:
     tasks = list(dict.fromkeys(row.task for row in rows))
     where = f"On {tasks[0]}" if len(tasks) == 1 else f"On {len(tasks)} tasks"
-    what = f"{len(rows)} comparison{'' if len(rows) == 1 else 's'} with the best tuned rival"
+    what = f"{counted(len(rows), 'comparison')} with the best tuned rival"
     return f"{where}, {what}, {correction}: {tally(rows)}."
 
 
@@ -83,9 +83,7 @@ def _compared(found: Compared, units: dict[str, str]) -> str:
         f"On {task}, {seeds} seeds each, test {unit} against the base: {told}." if told else f"On {task}: no pairs yet."
     )
     if seeds < FEWEST_SEEDS:
-        return (
-            f"{text} With {seeds} seed{'' if seeds == 1 else 's'} nothing can be tested: {FEWEST_SEEDS} are the fewest."
-        )
+        return f"{text} With {counted(seeds, 'seed')} nothing can be tested: {FEWEST_SEEDS} are the fewest."
     return f"{text} Hyper-parameters were fixed beforehand; the differences are not corrected for their number."
 
 

@@ -22,7 +22,7 @@ from critgrad.lab.report.outcome_figures import (
 from critgrad.lab.report.panels import Panel, PanelArm
 from critgrad.lab.report.parts import Page, PageBlock, Section, capped
 from critgrad.lab.report.table import Cell, Table, interval, interval_record, number, table_of, word
-from critgrad.lab.words import listed
+from critgrad.lab.words import counted, listed
 
 from ..analyses import ANALYSES, Analysis
 from ..protocol import Outcome
@@ -136,7 +136,7 @@ def _runs_block(panel: Panel, tried: int) -> PageBlock:
         for arm in panel.arms
     ]
     warnings = _not_whole(row for arm in panel.arms for row in arm.rows)
-    intro = f"{_count(tried, 'setting')}. " + " ".join(panel.notes)
+    intro = f"{counted(tried, 'setting')}. " + " ".join(panel.notes)
     heads = columns("runs", cells, panel.metric)
     return PageBlock(
         panel.title, intro, warnings, (table_of(slug("table-runs", panel.title), heads, panel.arms, records),)
@@ -175,7 +175,7 @@ def _decomposition(outcome: Outcome, panel: Panel) -> PageBlock:
     table = decomposition_table(
         slug("table-decompose", outcome.task, outcome.registration.hash[:8]), outcome.decompositions
     )
-    figures = decomposition_figures(panel.title, panel.metric, panel.unit, outcome.decompositions)
+    figures = decomposition_figures(panel.title, panel.measured, outcome.decompositions)
     return PageBlock(panel.title, "", (), (table,), tuple(figures))
 
 
@@ -279,9 +279,5 @@ def _banners(source: AnnouncedSource, outcomes: Sequence[Outcome]) -> list[str]:
             f"{count} runs carry a registration ({value[:12]}) whose plan is not in the ledger: left out of the verdicts"
         )
     if source.failed:
-        out.append(f"{_count(len(source.failed), 'run')} failed: see Provenance")
+        out.append(f"{counted(len(source.failed), 'run')} failed: see Provenance")
     return out
-
-
-def _count(number: int, word_for: str) -> str:
-    return f"{number:,} {word_for}{'' if number == 1 else 's'}"

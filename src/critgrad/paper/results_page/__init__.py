@@ -22,7 +22,7 @@ from .searches import search_pages
 from .studies import analysis_pages
 from .summary import NOTE, summary_page
 from .tasks import task_pages
-from .text import prose
+from .text import labels, prose
 from .twice import luck_page
 
 __all__ = ["pages_of", "render_results", "write_results"]
@@ -66,23 +66,10 @@ def pages_of(findings: Findings) -> dict[str, str]:
     return {path: _tidy(path, text) for path, text in out.items()}
 
 
-# Places of the one long page that results once were, where a title does not say it: links to them lead on.
-_PLACES = {
-    "claims": ("verdicts",),
-    "adding": ("the-suite", "where-the-signal-is-rare", "asked-again", "adding-the-memory-_c-primary-comparisons"),
-    "damping": (
-        "damping-with-the-memory-_f-primary-comparisons",
-        "damping-on-the-rival-nadam_f-nesterov_f-primary-comparisons",
-        "damping-on-the-rival-each-tensor-by-itself-scopetensor-primary-comparisons",
-    ),
-    "ablations": ("ablations", "ptb-lstmb420-epochs-12-tf32-true"),  # the others are in "sensitivity", which came first
-    "luck": (),
-}
-
-
 def _anchors(name: str, text: str) -> str:
-    titles = re.findall(r"^##? (.+)$", text, re.MULTILINE)
-    return _at(*_PLACES.get(name, titles))
+    """Places of the one long page that results once were: links to them lead on. Some are said, others are the titles."""
+    known = labels("places")
+    return _at(*known[name].split() if name in known else re.findall(r"^##? (.+)$", text, re.MULTILINE))
 
 
 def _at(*titles: str) -> str:

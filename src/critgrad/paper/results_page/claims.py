@@ -17,7 +17,7 @@ from . import rules
 from .findings import Findings
 from .goal import six_of_nine
 from .judged import families
-from .nine_tasks import best_of_eight, judged, pairs, up_to
+from .nine_tasks import best_of_eight, pairs, up_to
 from .rules import HOLDS, NOT_SEEN, NOT_TESTED, Ruling
 from .text import capital, page, short
 
@@ -81,7 +81,7 @@ def _tests(*names: str) -> Callable[[Findings], tuple[str, Ruling]]:
 
 
 def _sooner(findings: Findings) -> tuple[str, Ruling]:
-    tuned = [pair.mine.speedup for pair in pairs(judged(findings))]
+    tuned = [pair.mine.speedup for pair in pairs(findings.judged)]
     fair = [speedup["epochs"] for speedup in tuned if "epochs" in speedup]
     best = [run for run in findings.papers if run.track.name == "paper-best"]
     paper = [arm.speedup for run in best for arm in run.panel.arms if arm.arm == "C" and arm.speedup is not None]
@@ -100,7 +100,7 @@ class _Selection(NamedTuple):
 def _selections(findings: Findings) -> list[_Selection]:
     """Every pair of the fair experiments, with the control or without."""
     out = []
-    for outcome in (*findings.claimable, *findings.followed):
+    for outcome in findings.judged:
         for family in outcome.registration.families:
             gain, effect = (outcome.minus(family, "C", other) for other in ("base", "C-yoked"))
             if gain is not None:

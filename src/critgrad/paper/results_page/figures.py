@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from critgrad.lab.study.svg import Scale
+
 from ..protocol.arms import FAMILIES
 from ..protocol.records import Outcome
 from .drawing import Drawing
@@ -81,12 +83,7 @@ def learning_rates(findings: Findings) -> Drawing:
 
 
 def _panel(made: Drawing, family: str, arms: Runs, left: float, top: float, width: float, height: float) -> None:
-    def x(decades: float) -> float:
-        return left + width * (min(max(decades, LEFT), RIGHT) - LEFT) / (RIGHT - LEFT)
-
-    def y(value: float) -> float:
-        return top + height * (1.1 - min(value, 1.1)) / 1.1
-
+    x, y = Scale(LEFT, RIGHT, left, left + width), Scale(0.0, 1.1, top + height, top)
     tasks = len({name for runs in arms.values() for name, _, _ in runs})
     made.text(left, top - 8, f"{NAMES[family]}: {tasks} experiments, {sum(map(len, arms.values())):,} runs")
     for value in (0.0, 0.5, 1.0):
@@ -127,9 +124,7 @@ def differences(findings: Findings) -> Drawing:
         24, 62, "in each colour, from above: Adam, RMSprop, SGD with momentum .9, SGD, as far as announced", "quiet", 14
     )
 
-    def x(share: float) -> float:
-        return 540 + 310 * min(max(share, -WIDEST), WIDEST) / WIDEST
-
+    x = Scale(-WIDEST, WIDEST, 230, 850)
     top, bottom = 84, made.height - 42
     axis = "difference to the best rival in % of what the base learns; right: better; at an edge: beyond it"
     made.text(868, made.height - 8, axis, "quiet", 14, "end")
@@ -162,9 +157,7 @@ def gains(findings: Findings) -> Drawing:
         24, 42, "gain over the base in % of its value, right: the memory is better; at an edge: beyond it", "quiet", 14
     )
 
-    def x(share: float) -> float:
-        return 220 + 630 * (min(max(share, -0.15), 0.3) + 0.15) / 0.45
-
+    x = Scale(-0.15, 0.3, 220, 850)
     bottom = made.height - 18
     for share in (-0.1, 0.0, 0.1, 0.2, 0.3):
         made.line([(x(share), 54), (x(share), bottom)], "grid", 1.5 if share == 0 else 1)

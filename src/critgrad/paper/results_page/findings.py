@@ -114,6 +114,11 @@ class Findings:
         """What was asked of a task later, by what had been found: on seeds that nothing was chosen on."""
         return [o for o in self._decided if o.registration.question]
 
+    @property
+    def judged(self) -> tuple[Outcome, ...]:
+        """The suite with what was asked later of its tasks: the experiments that a claim about them may rest on."""
+        return (*self.claimable, *self.followed)
+
     @cached_property
     def _decided(self) -> list[Outcome]:
         return [outcome for outcome in self.outcomes if outcome.decided and outcome.standing.registered]

@@ -16,20 +16,18 @@ from critgrad.lab.ledger import Row
 from critgrad.lab.stats import Comparison, Interval, paired_difference
 from critgrad.lab.train.loop import best_epoch
 
-from ..protocol import paper_values
+from ..protocol import ARMS, paper_values
 from ..protocol.records import ArmResult, Outcome, interval_of
 from . import rules
 from .findings import Findings
 from .judged import families
 from .rules import Ruling
-from .text import interval, page, probability, table
+from .text import interval, labels, page, probability, table
 
 NINE = tuple(dict.fromkeys(row.task for row in paper_values.BEST))
 # Of each family the frozen candidate; where only the other was announced (Penn Treebank, before the search's end), that one.
 CANDIDATES: Mapping[str, tuple[str, ...]] = {"Adam": ("F-rival",), "SGDM": ("F-tensor", "F-rival")}
-CANNOT_COUNT: Mapping[str, str] = {
-    "multiwoz-roberta": "does not count: the published weights are not here, and random ones are another task"
-}
+CANNOT_COUNT = labels("cannot count")
 
 
 @dataclass(frozen=True)
@@ -93,17 +91,17 @@ def _cell(
             if found and ours and rivals:
                 timed = _at_equal_time(outcome, ours, rivals[0], rows)
                 part = any(state != "whole" for state, _ in outcome.data)
-                return GoalCell(task, family, "", outcome.name, found, *timed, part, to_each(outcome, ours, role))
+                return GoalCell(task, family, "", outcome.name, found, *timed, part, to_each(outcome, family, role))
     return GoalCell(task, family, "its experiment has no such arm" if there else "not run, or not to its end")
 
 
-def to_each(outcome: Outcome, ours: ArmResult, role: str) -> tuple[tuple[str, Interval], ...]:
+def to_each(outcome: Outcome, family: str, role: str) -> tuple[tuple[str, Interval], ...]:
     """The differences to all that a primary was announced against: which is the best is chosen on the tuning seeds; on others
     it may not be.
     """
     against = next(primary.against for primary in outcome.registration.primary if primary.arm == role)
-    rivals = [arm for arm in (outcome.arm(ours.family, other) for other in against) if arm is not None]
-    return tuple((arm.label, outcome.difference(ours, arm)) for arm in rivals)
+    found = ((ARMS[other].label_in(family), outcome.minus(family, role, other)) for other in against)
+    return tuple((label, difference) for label, difference in found if difference is not None)
 
 
 def _at_equal_time(

@@ -31,6 +31,11 @@ class Judged:
     row: Comparison
 
     @property
+    def family(self) -> str:
+        """The base's."""
+        return self.row.family.rpartition("_")[0]
+
+    @property
     def role(self) -> str:
         """``C``, ``F``, ``F-rival`` or ``F-tensor``."""
         return self.row.family.rpartition("_")[2]
@@ -56,7 +61,7 @@ class Judged:
 
     def share(self, value: float) -> float:
         """A difference in % of what the base learns."""
-        base = self.outcome.arm(self.row.family.rpartition("_")[0], "base")
+        base = self.outcome.arm(self.family, "base")
         initial = self.outcome.initial
         assert base is not None, self.row
         assert initial is not None, self.row

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from critgrad.lab.tasks import task_of
+from critgrad.lab.words import counted
 
 from ..protocol import paper_values
 from ..protocol.tracks import Found
 from ..report.panels import PaperRun
 from .findings import Findings
-from .text import interval, seeds_text, table, values
+from .text import behind, capital, interval, labels, table, values
 
 # Tasks whose numbers measure something else than the paper's: shown beside them, never held against them.
-NOT_COMPARABLE: Mapping[str, str] = {
-    "multiwoz-roberta": "from random weights and with the perplexity of the answer's tokens alone; the paper starts from the "
-    "published weights and counts padding, too",
-}
+NOT_COMPARABLE = labels("not comparable")
 
 
 def where(run: PaperRun) -> str:
@@ -48,7 +46,7 @@ def best_runs(findings: Findings) -> dict[str, list[PaperRun]]:
 def best_section(findings: Findings, task: str, runs: Sequence[PaperRun]) -> str:
     found = [{row.optimizer: row for row in run.found} for run in runs]
     metric = runs[0].panel.metric
-    heads = [f"{where(run)} ({seeds_text(len(run.track.seeds))})" for run in runs]
+    heads = [f"{where(run)} ({counted(len(run.track.seeds), 'seed')})" for run in runs]
     reason = NOT_COMPARABLE.get(task)
     rows = []
     for best in paper_values.best_of(task):
@@ -64,7 +62,8 @@ def best_section(findings: Findings, task: str, runs: Sequence[PaperRun]) -> str
         text += f"\nNot comparable with the paper's column: {reason}.\n"
     elif fit := _fit(runs):
         text += f"\n{fit}\n"
-    missing = [f"{where(run)}: {names}" for run, of_run in zip(runs, found) if (names := _lacking(of_run))]
+    lacking = [[name for name in paper_values.OPTIMIZERS if name not in of_run] for of_run in found]
+    missing = [f"{where(run)}: {', '.join(names)}" for run, names in zip(runs, lacking) if names]
     return text + (f"\nMissing: {'; '.join(missing)}.\n" if missing else "")
 
 
@@ -72,10 +71,6 @@ def _cell(row: Found | None) -> str:
     if row is None:
         return "missing"
     return interval(row.test) + (f" ({row.diverged}/{row.seeds} diverged)" if row.diverged else "")
-
-
-def _lacking(found: Mapping[str, Found]) -> str:
-    return ", ".join(name for name in paper_values.OPTIMIZERS if name not in found)
 
 
 def _origin(findings: Findings, task: str, runs: Sequence[PaperRun]) -> list[str]:
@@ -140,9 +135,8 @@ def grid_section(run: PaperRun) -> str:
         ]
         for row in run.found
     ]
-    label = run.track.label[:1].upper() + run.track.label[1:]
-    settings = f", {values(run.track.task_settings)}" if run.track.task_settings else ""
-    text = f"\n## {run.track.task}{settings}, {run.track.name}\n\n"
-    text += f"{label} ({seeds_text(len(run.track.seeds))}): beside the paper's table only. In brackets: ends of the grid.\n\n"
+    text = f"\n## {run.track.task}{behind(run.track.task_settings)}, {run.track.name}\n\n"
+    text += f"{capital(run.track.label)} ({counted(len(run.track.seeds), 'seed')}): beside the paper's table only. "
+    text += "In brackets: ends of the grid.\n\n"
     head = ("optimizer", "chosen", "settings tried", f"test {run.panel.metric}", "the paper's", "diverged")
     return text + table(head, rows, ("settings tried", "diverged"))

@@ -7,11 +7,12 @@ from typing import Any
 
 from critgrad.lab.stats import Interval
 from critgrad.lab.tasks import task_of
+from critgrad.lab.words import counted
 
 from ..protocol.paper_values import RUN_TIME_TOPC, RUN_TIMES
 from .damped import damped_page
 from .findings import Findings, Study
-from .text import fixed, interval, page, seeds_text, short, table, values
+from .text import fixed, interval, page, short, table, values
 
 
 def analysis_pages(findings: Findings) -> dict[str, str]:
@@ -27,7 +28,9 @@ def _outcome(cell: Mapping[str, Any]) -> str:
 
 
 def _seeds(counts: set[int]) -> str:
-    return " or ".join(map(str, sorted(counts)[:-1])) + (" or " if len(counts) > 1 else "") + seeds_text(max(counts))
+    return (
+        " or ".join(map(str, sorted(counts)[:-1])) + (" or " if len(counts) > 1 else "") + counted(max(counts), "seed")
+    )
 
 
 FAR = 1.5  # times worse than a tuned base: what such runs differ in is the beginning of training
@@ -39,7 +42,7 @@ def _far_from_trained(findings: Findings, study: Study, values_found: Iterable[f
     best = max if higher else min
     bases = [
         arm
-        for outcome in (*findings.claimable, *findings.followed)
+        for outcome in findings.judged
         if outcome.task == study.task
         for family in outcome.registration.families
         if (arm := outcome.arm(family, "base")) is not None

@@ -53,15 +53,6 @@ def capital(words: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-def seeds_text(count: int) -> str:
-    """How many seeds stand behind a number.
-
-    >>> seeds_text(1), seeds_text(5)
-    ('1 seed', '5 seeds')
-    """
-    return f"{count} seed" if count == 1 else f"{count} seeds"
-
-
 def values(hyper: Mapping[str, Any]) -> str:
     """Hyper-parameters, the learning rate first.
 
