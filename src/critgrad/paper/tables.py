@@ -16,7 +16,7 @@ from .protocol.tracks import Found
 from .report.analysis_figures import DRAW
 from .report.verdict_tables import arm_table, comparison_table
 from .search import Standings
-from .search.standings import HEADS, cells, confirmed_text
+from .search.track import ArmState
 
 COLOURS = {"better": "green", "worse": "red"}
 WIDE = 100  # columns; a narrower terminal gets the verdict table without what can be read elsewhere
@@ -98,19 +98,33 @@ def print_paper(found: Sequence[Found], label: str) -> None:
 def print_standings(found: Standings, chosen: Sequence[str] | None) -> None:
     """A search: every variant, then what was confirmed."""
     say(f"{found.name} on {found.task}: {found.standing.text}")
+    columns: dict[str, Callable[[ArmState], str]] = {
+        "rank": lambda line: "-" if line.rank is None else str(line.rank),
+        "arm": lambda line: line.name,
+        "optimizer": lambda line: line.optimizer,
+        "valid": lambda line: show(line.valid),
+        "loss": lambda line: show(line.loss),
+        "minus base": lambda line: line.against[0],
+        "minus rival": lambda line: line.against[1],
+        "best point": lambda line: listed(dict(line.point)) + line.edges_text,
+        "runs": lambda line: f"{line.runs}" + (f" (+{len(line.pending)} next)" if line.pending else ""),
+        "diverged": lambda line: str(line.diverged) if line.diverged else "",
+        "what": lambda line: line.arm.why,
+    }
+    numbers = tuple(head for head in columns if head not in ("arm", "optimizer", "best point", "what"))
     families = chosen or tuple(dict.fromkeys(line.family for line in found.lines))
     for family in families:
         mine = [line for line in found.lines if line.family == family]
         mine.sort(key=lambda line: (line.rank is None, line.rank or 0))
-        made = table(family, *HEADS, right=("rank", "valid", "loss", "minus base", "minus rival", "runs", "diverged"))
+        made = table(family, *columns, right=numbers)
         for line in mine:
-            made.add_row(*cells(line))
+            made.add_row(*(cell(line) for cell in columns.values()))
         made.put()
     for family in families:
         say(found.verdict(family))
     for arm in found.confirmed:
         if arm.family in families:
-            say(confirmed_text(arm))
+            say(arm.text)
 
 
 def print_analysis(name: str, data: dict[str, Any]) -> None:

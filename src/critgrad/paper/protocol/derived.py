@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -111,22 +112,21 @@ def derive(arm: str, bench: Bench) -> State:
 
 def _step_of_c(bench: Bench) -> State:
     """SGD: the learning rate times the memory's gain. Adam, RMSprop: equal update RMS, since they rescale any gain."""
-    point = bench.selected["C"].hyper(0)
     if bench.family in ADAPTIVE:
-        return _matched_rms(bench, "C", point["lr"])
+        return _matched_rms(bench, "C")
+    point = bench.selected["C"].hyper(0)
     gain = _gain(point)
     hyper = {**bench.base.fixed, "lr": rounded_lr(point["lr"] * gain)}
     return Control(bench.base.optimizer, hyper, f"lr x {gain:g}")
 
 
-def _step_of_f(bench: Bench) -> State:
-    return _matched_rms(bench, "F", bench.selected["F"].hyper(0)["lr"])
+def _matched_rms(bench: Bench, role: str, start: float | None = None, **more: float) -> State:
+    """The base with the learning rate at which its updates have the memory's RMS, found by measuring and correcting.
 
-
-def _matched_rms(bench: Bench, role: str, lr: float, **more: float) -> State:
-    """The base with the learning rate at which its updates have the memory's RMS, found by measuring and correcting."""
+    It begins at ``start``, or at the memory's own.
+    """
     goal, optimizer, hyper = bench.of_memory(role), bench.base.optimizer, {**bench.base.fixed, **more}
-    lr, note = rounded_lr(lr), ""
+    lr, note = rounded_lr(bench.selected[role].hyper(0)["lr"] if start is None else start), ""
     for _ in range(_MATCHING_STEPS):
         trials = bench.probed(optimizer, {**hyper, "lr": lr}, ("update",))
         if missing := bench.view.missing([*goal, *trials]):
@@ -209,35 +209,29 @@ def _gain(point: Mapping[str, Any]) -> float:
 # -- selection ---------------------------------------------------------------------------------------------------------
 
 
-def _yoked(role: str) -> Callable[[Bench], State]:
-    def plan(bench: Bench) -> State:
-        if len(bench.registration.report_seeds) < 2:
-            return LeftOut("a donor needs a second report seed")
-        arm = bench.selected[role]
-        return Control(arm.optimizer, arm.hyper(0), "decisions of the next report seed", yoked=True)
-
-    return plan
+def _yoked(bench: Bench, role: str) -> State:
+    if len(bench.registration.report_seeds) < 2:
+        return LeftOut("a donor needs a second report seed")
+    arm = bench.selected[role]
+    return Control(arm.optimizer, arm.hyper(0), "decisions of the next report seed", yoked=True)
 
 
 # -- wall-clock --------------------------------------------------------------------------------------------------------
 
 
-def _longer(role: str, without: str = "base") -> Callable[[Bench], State]:
-    def plan(bench: Bench) -> State:
-        """The tuned base, or rival, for as many epochs as fit in the memory's time, rounded in its favour."""
-        mine, theirs = bench.timed(role), bench.timed(without)
-        if not mine or not theirs:
-            return LeftOut(f"the registration does not time it and its {without}")
-        if missing := bench.view.missing([*mine, *theirs]):
-            return Waiting(tuple(missing), "analysis:timing")
-        ratio = epoch_seconds(bench.view.of(mine)) / epoch_seconds(bench.view.of(theirs))
-        if not math.isfinite(ratio):
-            return LeftOut("the timed runs carry no seconds for two epochs")
-        epochs = max(bench.registration.epochs, math.ceil(bench.registration.epochs * ratio))
-        plain = bench.selected[without]
-        return Control(plain.optimizer, plain.hyper(0), f"time ratio {ratio:.3g}, {epochs} epochs", epochs=epochs)
-
-    return plan
+def _longer(bench: Bench, role: str, without: str = "base") -> State:
+    """The tuned base, or rival, for as many epochs as fit in the memory's time, rounded in its favour."""
+    mine, theirs = bench.timed(role), bench.timed(without)
+    if not mine or not theirs:
+        return LeftOut(f"the registration does not time it and its {without}")
+    if missing := bench.view.missing([*mine, *theirs]):
+        return Waiting(tuple(missing), "analysis:timing")
+    ratio = epoch_seconds(bench.view.of(mine)) / epoch_seconds(bench.view.of(theirs))
+    if not math.isfinite(ratio):
+        return LeftOut("the timed runs carry no seconds for two epochs")
+    epochs = max(bench.registration.epochs, math.ceil(bench.registration.epochs * ratio))
+    plain = bench.selected[without]
+    return Control(plain.optimizer, plain.hyper(0), f"time ratio {ratio:.3g}, {epochs} epochs", epochs=epochs)
 
 
 def epoch_seconds(rows: Sequence[RowLike]) -> float:
@@ -250,10 +244,10 @@ def epoch_seconds(rows: Sequence[RowLike]) -> float:
 DERIVED: dict[str, Callable[[Bench], State]] = {
     "C-step": _step_of_c,
     "C-momentum": _momentum_of_c,
-    "C-yoked": _yoked("C"),
-    "C-longer": _longer("C"),
-    "F-step": _step_of_f,
-    "F-yoked": _yoked("F"),
-    "F-longer": _longer("F"),
-    "F-rival-longer": _longer("F-rival", without="rival"),
+    "C-yoked": partial(_yoked, role="C"),
+    "C-longer": partial(_longer, role="C"),
+    "F-step": partial(_matched_rms, role="F"),
+    "F-yoked": partial(_yoked, role="F"),
+    "F-longer": partial(_longer, role="F"),
+    "F-rival-longer": partial(_longer, role="F-rival", without="rival"),
 }

@@ -27,7 +27,6 @@ class Selected:
     family: str
     search: ArmSearch
     point: Point
-    index: int  # of the drawn points
     valid: float  # mean over the tuning seeds
     trials: int  # points tried
     runs: int  # and runs they took
@@ -108,7 +107,6 @@ def _tune(registration: Registration, family: str, view: View, blocks: Sequence[
             family,
             search,
             point,
-            best.key,
             best.mean,
             trials=len(points),
             runs=runs,

@@ -51,9 +51,8 @@ def compared(source: AnnouncedSource) -> list[Compared]:
             seeds: dict[str, int] = {}
             left_out: list[str] = []
             for family in dict.fromkeys(arm.family for arm in defaults.arms):
-                counts = {
-                    arm.label: _consecutive(arms[arm.family, arm.arm]) for arm in defaults.arms if arm.family == family
-                }
+                mine = [arm for arm in defaults.arms if arm.family == family]
+                counts = {arm.label: _consecutive(arms[family, arm.arm]) for arm in mine}
                 left_out += [label for label, count in counts.items() if not count]
                 seeds[family] = min((count for count in counts.values() if count), default=0)
                 if seeds[family]:
@@ -218,11 +217,8 @@ def other_panels(source: AnnouncedSource) -> tuple[list[Panel], dict[str, int]]:
     panels: list[Panel] = []
     tried: dict[str, int] = {}
     for task in source.tasks:
-        rows = [
-            row
-            for row in source.rows(task=task)
-            if row.trial.registration is None and all(role.track == "train" for role in row.roles)
-        ]
+        alone = [row for row in source.rows(task=task) if row.trial.registration is None]
+        rows = [row for row in alone if all(role.track == "train" for role in row.roles)]
         for settings, members in alike(rows):
             measured = metric_of(members, task)
             higher = measured[2]

@@ -71,28 +71,23 @@ def cells(findings: Findings) -> list[GoalCell]:
     tests = [families(findings)[role] for role in ("F-rival", "F-tensor") if role in families(findings)]
     judged = {(found.outcome.name, found.row.family): found.row for of_role in tests for found in of_role.rows}
     rows = {row.key: row for row in findings.books.done}
-    return [_cell(judged, asked, rows, task, family) for family in CANDIDATES for task in NINE]
 
+    def cell(task: str, family: str) -> GoalCell:
+        if task in CANNOT_COUNT:
+            return GoalCell(task, family, CANNOT_COUNT[task])
+        there = [o for o in asked if paper_values.name_of(o.task) == task and family in o.registration.families]
+        for role in CANDIDATES[family]:
+            for outcome in there:
+                found, ours = judged.get((outcome.name, f"{family}_{role}")), outcome.arm(family, role)
+                rivals = [arm for arm in outcome.arms if found and (arm.family, arm.label) == (family, found.rival)]
+                if found and ours and rivals:
+                    timed = _at_equal_time(outcome, ours, rivals[0], rows)
+                    part = any(state != "whole" for state, _ in outcome.data)
+                    each = to_each(outcome, family, role)
+                    return GoalCell(task, family, "", outcome.name, found, *timed, part, each)
+        return GoalCell(task, family, "its experiment has no such arm" if there else "not run, or not to its end")
 
-def _cell(
-    judged: Mapping[tuple[str, str], Comparison],
-    outcomes: Sequence[Outcome],
-    rows: Mapping[str, Row],
-    task: str,
-    family: str,
-) -> GoalCell:
-    if task in CANNOT_COUNT:
-        return GoalCell(task, family, CANNOT_COUNT[task])
-    there = [o for o in outcomes if paper_values.name_of(o.task) == task and family in o.registration.families]
-    for role in CANDIDATES[family]:
-        for outcome in there:
-            found, ours = judged.get((outcome.name, f"{family}_{role}")), outcome.arm(family, role)
-            rivals = [arm for arm in outcome.arms if found and (arm.family, arm.label) == (family, found.rival)]
-            if found and ours and rivals:
-                timed = _at_equal_time(outcome, ours, rivals[0], rows)
-                part = any(state != "whole" for state, _ in outcome.data)
-                return GoalCell(task, family, "", outcome.name, found, *timed, part, to_each(outcome, family, role))
-    return GoalCell(task, family, "its experiment has no such arm" if there else "not run, or not to its end")
+    return [cell(task, family) for family in CANDIDATES for task in NINE]
 
 
 def to_each(outcome: Outcome, family: str, role: str) -> tuple[tuple[str, Interval], ...]:

@@ -175,16 +175,9 @@ def comparisons_page(title: str, kinds: Sequence[str], findings: Findings) -> st
 
 def arms_page(findings: Findings) -> str:
     """One number for each arm over the suite; nothing without a suite."""
-    rows = [
-        [
-            row.family,
-            row.label,
-            str(len(row.tasks)),
-            interval(Interval(100 * d.value, 100 * d.low, 100 * d.high, d.tasks), "+"),
-        ]
-        for row in findings.suite_rows
-        if (d := row.difference) is not None
-    ]
+    found = [(row, d) for row in findings.suite_rows if (d := row.difference) is not None]
+    in_percent = [Interval(100 * d.value, 100 * d.low, 100 * d.high, d.tasks) for _, d in found]
+    rows = [[r.family, r.label, str(len(r.tasks)), interval(d, "+")] for (r, _), d in zip(found, in_percent)]
     if not rows:
         return ""
     head = ("family", "arm", "tasks", "difference (%)")

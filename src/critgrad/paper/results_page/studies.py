@@ -96,9 +96,7 @@ def _ablation(findings: Findings) -> str:
         text += _far_from_trained(findings, study, [row["test"] for of in study.data["studies"].values() for row in of])
         head = ("what is varied", "optimizer", "variant", f"test {study.data['metric']}", "minus the default")
         text += table(head, rows, head[3:])
-    about = "In short: one thing is varied at a time, all else is as the paper chose it, the learning rate, too: a variant\n"
-    about += "may be worse by its step length alone. What comes out: [claims](claims.md) 4, 8, 9. Few seeds, no correction.\n"
-    return f"# Ablations\n\n{about}{text}" if text else ""
+    return page("ablations", tables=text) if text else ""
 
 
 def _norms(findings: Findings) -> str:
@@ -137,13 +135,8 @@ def _runtime(findings: Findings) -> str:
         for study in known.get(task, []):
             points = {point["topC"]: point for point in study.data["points"]}
             seeds = _seeds({point["runs"] for point in points.values()})
-            rows.append(
-                [
-                    study.title(without="epochs"),
-                    f"here, s ({seeds})",
-                    *[_seconds(points.get(topC)) for topC in RUN_TIME_TOPC],
-                ]
-            )
+            times = [_seconds(points.get(topC)) for topC in RUN_TIME_TOPC]
+            rows.append([study.title(without="epochs"), f"here, s ({seeds})", *times])
         if task not in known:
             rows.append([task, "here", *["not run" for _ in RUN_TIME_TOPC]])
         if theirs := RUN_TIMES.get(task):

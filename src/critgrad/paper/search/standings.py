@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from critgrad.lab.ledger.committed import Standing, standing
 from critgrad.lab.ledger.view import Reader, View
 from critgrad.lab.stats import Interval, mean_interval, paired_difference
-from critgrad.lab.words import listed
 
 from .track import ArmState, SearchTrack
 
@@ -24,6 +23,14 @@ class Confirmed:
     seeds: int
     test: Interval | None
     minus: Mapping[str, Interval]
+
+    @property
+    def text(self) -> str:
+        """In a line."""
+        if self.test is None:
+            return f"{self.family} {self.arm}: {self.done} of {self.seeds} confirming runs"
+        minus = [f"minus {name} {i.mean:+.3f} [{i.low:+.3f}, {i.high:+.3f}]" for name, i in self.minus.items()]
+        return "; ".join([f"{self.family} {self.arm}: test {self.test.mean:.4g} on {self.seeds} fresh seeds", *minus])
 
 
 @dataclass(frozen=True)
@@ -88,33 +95,3 @@ def _confirmed(track: SearchTrack, states: Sequence[ArmState], view: View) -> li
         test = None if mine is None else mean_interval(mine)
         out.append(Confirmed(state.family, state.name, state.is_variant, len(rows), seeds, test, minus))
     return out
-
-
-# -- as text -----------------------------------------------------------------------------------------------------------
-
-_DIFFERENCES = ("minus base", "minus rival")
-HEADS = ("rank", "arm", "optimizer", "valid", "loss", *_DIFFERENCES, "best point", "runs", "diverged", "what")
-
-
-def cells(line: ArmState) -> tuple[str, ...]:
-    """A line as text, by ``HEADS``."""
-    return (
-        "-" if line.rank is None else str(line.rank),
-        line.name,
-        line.optimizer,
-        "-" if line.valid is None else f"{line.valid:.4g}",
-        "-" if line.loss is None else f"{line.loss:.4g}",
-        *line.against,
-        listed(dict(line.point)) + line.edges_text,
-        f"{line.runs}" + (f" (+{len(line.pending)} next)" if line.pending else ""),
-        str(line.diverged) if line.diverged else "",
-        line.arm.why,
-    )
-
-
-def confirmed_text(found: Confirmed) -> str:
-    """One confirmed arm in a line."""
-    if found.test is None:
-        return f"{found.family} {found.arm}: {found.done} of {found.seeds} confirming runs"
-    against = "".join(f"; minus {name} {i.mean:+.3f} [{i.low:+.3f}, {i.high:+.3f}]" for name, i in found.minus.items())
-    return f"{found.family} {found.arm}: test {found.test.mean:.4g} on {found.seeds} fresh seeds{against}"
