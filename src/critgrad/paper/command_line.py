@@ -59,8 +59,8 @@ def train(args: Namespace) -> int:
             with Inspector(problem_for(trial, where).steps) if args.inspect else EpochLines() as observer:
                 if not args.resume:
                     file.unlink(missing_ok=True)
-                watch = observer.on_epoch, observer.on_step
-                result = loop.train(trial, device=where, checkpoint=file, on_epoch=watch[0], on_step=watch[1])
+                on_epoch, on_step = observer.on_epoch, observer.on_step
+                result = loop.train(trial, device=where, checkpoint=file, on_epoch=on_epoch, on_step=on_step)
                 book.add(trial, result, (Role("train", recipe_of(trial.optimizer).family, trial.optimizer, "report"),))
                 file.unlink(missing_ok=True)  # the ledger has the run
         except KeyboardInterrupt:
@@ -94,6 +94,7 @@ def _jobs(args: Namespace) -> dict[str, Any]:
         "executor": args.executor,
         "options": pairs(args.executor_opt, "--executor-opt"),
         "workers": args.workers,
+        "seconds": args.seconds,
         "device": default_device(args.device),
         "checkpoints": checkpoint_folder(args.ledger),
         "retry_failed": args.retry,
@@ -125,7 +126,6 @@ def sweep(args: Namespace, **of_batch: Any) -> int:
                 book,
                 shard=part,
                 families=chosen,
-                seconds=args.seconds,
                 untimed=args.untimed,
                 on_event=on_event,
                 deterministic=args.deterministic,
@@ -234,7 +234,6 @@ def analyze(args: Namespace, **of_batch: Any) -> int:
             options,
             book,
             on_event=on_event,
-            seconds=args.seconds,
             **_jobs(args),
             **of_batch,
         )
@@ -291,6 +290,8 @@ def batch(args: Namespace, parse: Callable[[Sequence[str]], Namespace], expected
     from critgrad.lab.run.batch import Surroundings, read_lines
     from critgrad.lab.run.executors import KeptExecutor
 
+    from .analyses import ANALYSES
+
     lines = read_lines(args.file, tuple(RUNNERS))
     asked = [parse(line.arguments) for line in lines]  # a mistake in any line before the first is run
     began, codes = time.monotonic(), []
@@ -304,7 +305,8 @@ def batch(args: Namespace, parse: Callable[[Sequence[str]], Namespace], expected
                 continue
             say(f"Line {line.number}: {line.text}")
             own.device, own.executor = args.device, "local"
-            if not (own.command == "analyze" and commands.is_timed(own.name)):
+            # An analysis of times: one run after the other, unless it is told otherwise.
+            if not (own.command == "analyze" and own.name in ANALYSES and ANALYSES[own.name].timed):
                 own.workers = own.workers or args.workers
             own.seconds = left if own.seconds is None else own.seconds if left is None else min(left, own.seconds)
             if surroundings.change(line.environment):

@@ -21,7 +21,6 @@ from .protocol.arms import FAMILIES
 from .protocol.tracks import Fair, PaperTrack
 from .search import file as search_file
 
-OnEvent = Callable[[Event], None]
 PlannedOrRow = TypeVar("PlannedOrRow", Planned, Row)
 TIMING = "analysis:timing"  # the purpose of runs that are made for their times
 TRACKS = ("paper-best", "paper-grid", "fair")
@@ -61,8 +60,10 @@ def make_track(
             raise LabError("Invalid --set with --track fair: the registration file holds the settings; change it there")
         made = fair(registration or task, trials=trials, engine=engine)
         _check_bank(made.task, made.registration.engine)
-        if seeds is not None:
-            made = fair(made.registration, seeds=_fresh(made.registration, seeds))
+        if seeds is not None:  # the registration's, and the next ones where it has fewer
+            known = made.registration.report_seeds[:seeds]
+            more = range(max(known) + 1, max(known) + 1 + seeds - len(known))
+            made = fair(made.registration, seeds=(*known, *more))
         return made
     if track not in TRACKS:
         raise LabError(f"Invalid track: {track!r}, expected one of {', '.join(TRACKS)}")
@@ -79,12 +80,6 @@ def _check_bank(task: str, engine: str) -> None:
     """An error before anything runs, where each run would fail with it."""
     if engine == "bank" and not task_of(task).bankable:
         raise LabError(f"Invalid task for a bank: {task}, it cannot be run there; use --engine single")
-
-
-def _fresh(registration: Registration, seeds: int) -> tuple[int, ...]:
-    """So many report seeds: the registration's, and the next ones where it has fewer."""
-    known = registration.report_seeds[:seeds]
-    return (*known, *range(max(known) + 1, max(known) + 1 + seeds - len(known)))
 
 
 def family_names(text: str | None, known: Sequence[str] = FAMILIES) -> tuple[str, ...] | None:
@@ -115,7 +110,7 @@ def sweep(
     families: Sequence[str] | None = None,
     seconds: float | None = None,
     untimed: bool = False,
-    on_event: OnEvent | None = None,
+    on_event: Callable[[Event], None] | None = None,
     kept: KeptExecutor | None = None,
     **jobs: Any,
 ) -> JobsOutcome:
@@ -241,13 +236,6 @@ def analyze(
     rows = [row for row in analysis.rows(book, where) if row.key in keys]
     data = analysis.collect(where, rows) if rows else {}
     return Analysed(data, len(keys) - len(rows), len(book.failed(keys)), outcome)
-
-
-def is_timed(name: str) -> bool:
-    """Whether an analysis is made for its times: then one run after the other, unless it is told otherwise."""
-    from .analyses import ANALYSES
-
-    return name in ANALYSES and ANALYSES[name].timed
 
 
 def parse_shard(text: str) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from critgrad.lab.screen.console import coloured, say, show, table, width
 from critgrad.lab.stats import Comparison
 from critgrad.lab.words import interval_text, listed
 
-from .protocol.records import Outcome, interval_of
+from .protocol.records import Outcome
 from .protocol.tracks import Found
 from .report.analysis_figures import DRAW
 from .report.verdict_tables import arm_table, comparison_table
@@ -28,7 +28,7 @@ def print_compare(lines: Sequence[PanelArm], metric: str) -> None:
         "optimizer": lambda v: v.label + (f"\n  {v.diverged} diverged" if v.diverged else ""),
         "lr": lambda v: show(float(str(v.hyper["lr"])), 3),
         f"test {metric}": lambda v: interval_text(v.test),
-        "minus base": lambda v: interval_text(interval_of(v.comparison), "+") if v.comparison else "",
+        "minus base": lambda v: interval_text(v.comparison.interval, "+") if v.comparison else "",
         "verdict": lambda v: coloured(v.comparison.shown, COLOURS.get(v.comparison.shown, "")) if v.comparison else "",
         "P(better)": lambda v: f"{v.comparison.poi:.2f}" if v.comparison else "",
         "to target": lambda v: (show(v.reach.median, 3) if v.reach.median else "not reached") if v.reach else "",
@@ -89,9 +89,8 @@ def print_paper(found: Sequence[Found], label: str) -> None:
     numbers = ("of", "valid", "test", "std")
     made = table(None, "optimizer", "chosen", *numbers, "the paper's", right=numbers)
     for row in found:
-        paper = "-" if row.paper is None else f"{row.paper.value:g} ± {row.paper.spread:g}"
-        values = show(row.valid), show(row.test.mean), show(row.test_std, 2)
-        made.add_row(row.optimizer, listed(row.hyper), str(row.settings_tried), *values, paper)
+        values = show(row.valid), show(row.test.mean), show(row.test_std, 2), row.paper.text if row.paper else "-"
+        made.add_row(row.optimizer, listed(row.hyper), str(row.settings_tried), *values)
     made.put()
 
 

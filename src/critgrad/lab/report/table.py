@@ -160,12 +160,11 @@ def notes_of(rows: Sequence[Comparison]) -> list[str]:
 
 def comparison_cells(row: Comparison, note: str) -> list[Cell]:
     """The columns of ``COMPARISON``."""
-    difference = Interval(row.difference, row.low, row.high, row.n)
     return [
         word(row.arm),
         word(row.rival),
         number(row.n),
-        interval(difference, signed=True),
+        interval(row.interval, signed=True),
         verdict(row),
         number(row.p, 3),
         number(row.p_holm, 3),

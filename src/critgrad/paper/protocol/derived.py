@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from critgrad import theory
 from critgrad.lab.ledger.view import RowLike, View
 from critgrad.lab.run.spec import Trial
 from critgrad.lab.spaces import rounded_lr
@@ -81,9 +82,7 @@ class Bench:
     def probed(self, optimizer: str, hyper: Mapping[str, Any], probe: tuple[str, ...]) -> list[Trial]:
         """Runs on the tuning seeds that record what a control must match."""
         r = self.registration
-        return [
-            Trial(r.task, optimizer, hyper, seed, r.trial_settings, r.engine, probe, r.hash) for seed in r.tuning_seeds
-        ]
+        return [r.trial(optimizer, hyper, seed, probe=probe) for seed in r.tuning_seeds]
 
     def of_memory(self, role: str) -> list[Trial]:
         """The memory arm at its selected point, looked at."""
@@ -95,11 +94,8 @@ class Bench:
         r, chosen = self.registration, self.selected[arm]
         if r.timing is None or arm not in r.timing.arms:
             return []
-        settings = {**r.trial_settings, "epochs": r.timing.epochs}
-        return [
-            Trial(r.task, chosen.optimizer, chosen.hyper(seed), seed, settings, "single", registration=r.hash)
-            for seed in r.timing.seeds
-        ]
+        seeds, epochs = r.timing.seeds, r.timing.epochs
+        return [r.trial(chosen.optimizer, chosen.hyper(seed), seed, epochs, engine="single") for seed in seeds]
 
 
 def derive(arm: str, bench: Bench) -> State:
@@ -151,11 +147,8 @@ def _rms_ratio(wanted: Sequence[RowLike], got: Sequence[RowLike]) -> float:
     """The memory's update RMS over the control's: geometric mean over epochs and seeds, which all weigh alike."""
     logs = []
     for one, other in zip(wanted, got):
-        a, b = one.curves.get("update_rms"), other.curves.get("update_rms")
-        if a is None or b is None or len(a) != len(b) or not len(a):
-            return math.nan
-        a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-        if not (np.isfinite(a).all() and np.isfinite(b).all() and (a > 0).all() and (b > 0).all()):
+        a, b = (np.asarray(row.curves.get("update_rms", ()), np.float64) for row in (one, other))
+        if len(a) != len(b) or not len(a) or not all((np.isfinite(rms) & (rms > 0)).all() for rms in (a, b)):
             return math.nan
         logs += (np.log(a) - np.log(b)).tolist()
     return math.exp(float(np.mean(logs)))
@@ -171,8 +164,6 @@ def _momentum_of_c(bench: Bench) -> State:
     ``gamma`` under a memory has ``S / (1 - gamma)`` and ``dl + gamma / (1 - gamma)``. Equal delays give ``beta``, equal
     gains the learning rate; for Adam (``beta1``) and RMSprop the learning rate is matched in update RMS instead.
     """
-    from critgrad import theory
-
     trials = bench.of_memory("C")
     if missing := bench.view.missing(trials):
         return Waiting(tuple(missing), "analysis:matching")
@@ -201,8 +192,6 @@ def mean_age(rows: Sequence[RowLike]) -> float:
 
 
 def _gain(point: Mapping[str, Any]) -> float:
-    from critgrad import theory
-
     return theory.gains(point["aggr"], point["topC"]).S
 
 

@@ -42,13 +42,13 @@ def tables(ledger: Reader, registration: Registration) -> Outcome:
     """The tables, as far as the ledger's rows go; ``pending`` says what is still to be run."""
     found = _Experiment(ledger, registration)
     states, arms, view = found.states, found.arms, found.view
-    compared = _Compared(found)
+    pairs = found.primary_pairs()
     return Outcome(
         registration=registration,
         standing=standing(ledger, registration),
         arms=tuple(arms.values()),
-        primary=tuple(judged(compared.primary)),
-        descriptive=tuple(judge(compared.descriptive)),
+        primary=tuple(judged(pairs)),
+        descriptive=tuple(judge(found.descriptive_pairs())),
         missing=tuple(row for state in states.values() for row in found.missing(state)),
         targets=found.targets,
         widened={family: state.tuning.widened for family, state in states.items()},
@@ -58,7 +58,7 @@ def tables(ledger: Reader, registration: Registration) -> Outcome:
         mixed=_mixed(found.reported),
         runs=len(view.rows),
         initial=found.initial,
-        pairs=tuple(compared.primary),
+        pairs=tuple(pairs),
     )
 
 
@@ -96,11 +96,11 @@ def _finite(values: Iterable[Any]) -> list[float]:
     return [value for value in map(number, values) if math.isfinite(value)]
 
 
-# -- arms --------------------------------------------------------------------------------------------------------------
+# -- one experiment ----------------------------------------------------------------------------------------------------
 
 
 class _Experiment:
-    """What a ledger has of a registration: where its families stand, and the arms whose report seeds are all done."""
+    """What a ledger has of a registration: where its families stand, the arms whose report seeds are all done, their pairs."""
 
     def __init__(self, ledger: Reader, registration: Registration) -> None:
         self.registration = registration
@@ -205,7 +205,8 @@ class _Experiment:
     def missing(self, state: FamilyState) -> Iterator[Missing]:
         """The arms of a family without numbers."""
         for arm in self.registration.arms:
-            if arm in self.rows[state.family] or not ARMS[arm].in_family(state.family):
+            elsewhere = ARMS[arm].tuned and state.family not in ARMS[arm].search  # an arm of other families
+            if elsewhere or arm in self.rows[state.family]:
                 continue
             derived = state.derived.get(arm)
             if isinstance(derived, LeftOut):
@@ -216,24 +217,11 @@ class _Experiment:
                 reason = "not tuned yet" if state.tuning.pending else "not run on all report seeds yet"
             yield Missing(state.family, arm, reason)
 
-
-# -- comparisons -------------------------------------------------------------------------------------------------------
-
-
-class _Compared:
-    """The pairs of an experiment's arms: the announced ones, and those that only describe."""
-
-    def __init__(self, found: _Experiment) -> None:
-        self.found, self.registration = found, found.registration
-        self.primary = self._primary()
-        self.descriptive = self._descriptive()
-
-    def _primary(self) -> list[Pair]:
+    def primary_pairs(self) -> list[Pair]:
         """Each memory against the best of its rivals, the rival chosen on the tuning seeds alone."""
-        arms = self.found.arms
-        out = []
+        arms, out = self.arms, []
         for primary in self.registration.primary:
-            for family, state in self.found.states.items():
+            for family, state in self.states.items():
                 rival = self._best_rival(state, primary.against) if (family, primary.arm) in arms else None
                 if rival is not None and (family, rival) in arms:
                     out.append(self._pair(arms[family, primary.arm], arms[family, rival], primary=True))
@@ -241,15 +229,17 @@ class _Compared:
 
     def _best_rival(self, state: FamilyState, names: Sequence[str]) -> str | None:
         """The best of ``names`` on the tuning seeds; of equals the first: base, rival, tuned momentum, as announced."""
-        view, there = self.found.view, [state.selected[name] for name in names if name in state.selected]
-        values = {chosen.arm: view.values(last_runs(self.registration, chosen, view), "valid") for chosen in there}
-        return choose(values, higher_is_better=self.registration.higher_is_better).key if values else None
+        there = [state.selected[name] for name in names if name in state.selected]
+        rows = {chosen.arm: last_runs(self.registration, chosen, self.view) for chosen in there}
+        values = {arm: self.view.values(of_arm, "valid") for arm, of_arm in rows.items()}
+        return choose(values, higher_is_better=self.view.higher_is_better).key if values else None
 
-    def _descriptive(self) -> list[Pair]:
+    def descriptive_pairs(self) -> list[Pair]:
+        """Each arm against its base, its own controls and the other optimizers."""
         out = []
-        for (family, arm), row in self.found.arms.items():
+        for (family, arm), row in self.arms.items():
             rivals = [*(["base"] if arm != "base" else []), *ARMS[arm].against]
-            there = [self.found.arms[family, rival] for rival in rivals if (family, rival) in self.found.arms]
+            there = [self.arms[family, rival] for rival in rivals if (family, rival) in self.arms]
             out += [self._pair(row, rival) for rival in there]
         return out
 
@@ -260,7 +250,7 @@ class _Compared:
 
     def _margin(self, family: str) -> float | None:
         """The difference below which two values are the same: a share of what the tuned base learns."""
-        initial, base = self.found.initial, self.found.arms.get((family, "base"))
+        initial, base = self.initial, self.arms.get((family, "base"))
         if initial is None or base is None:
             return None
         return margin_of(initial, base.test.mean, self.registration.metric == "perplexity")
@@ -288,17 +278,14 @@ def suite(outcomes: Iterable[Outcome]) -> list[Comparison]:
 
 def suite_table(outcomes: Sequence[Outcome]) -> list[SuiteRow]:
     """Every arm's interquartile mean over the tasks in which both it and its base have numbers."""
-    names = [name for outcome in outcomes for name in ((row.family, row.arm) for row in outcome.arms)]
     rows = []
-    for family, arm in dict.fromkeys(names):
+    for family, arm in dict.fromkeys((row.family, row.arm) for outcome in outcomes for row in outcome.arms):
         mine: dict[str, Sequence[float]] = {}
         base: dict[str, Sequence[float]] = {}
         for outcome in outcomes:
             found, reference = outcome.arm(family, arm), outcome.arm(family, "base")
-            if found is None or reference is None or outcome.initial is None:
-                continue
-            if outcome.initial == reference.test.mean:
-                continue  # the base has learnt nothing: there is no scale
+            if found is None or reference is None or outcome.initial is None or outcome.initial == reference.test.mean:
+                continue  # without what the base has learnt there is no scale
             scale = outcome.initial, reference.test.mean
             mine[outcome.task] = normalised(found.values, *scale).tolist()
             base[outcome.task] = normalised(reference.values, *scale).tolist()

@@ -40,6 +40,11 @@ class Performance:
     value: float
     spread: float
 
+    @property
+    def text(self) -> str:
+        """As in its table."""
+        return f"{self.value:g} ± {self.spread:g}"
+
 
 @dataclass(frozen=True)
 class Best:

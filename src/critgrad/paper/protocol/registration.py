@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from critgrad.lab.errors import LabError, MissingFileError
-from critgrad.lab.run.spec import ENGINES, content_hash
+from critgrad.lab.run.spec import ENGINES, Trial, content_hash
 from critgrad.lab.spaces import Axis, widest_step
 
 from .arms import ARMS, FAMILIES
@@ -96,6 +96,15 @@ class Registration:
         """Of every trial. Epochs and batch size are always said: a task's defaults may change, this may not."""
         return {**self.settings, "epochs": self.epochs, "batch_size": self.batch_size}
 
+    def trial(
+        self, optimizer: str, hyper: Mapping[str, Any], seed: int, epochs: int | None = None, **more: Any
+    ) -> Trial:
+        """One run of the experiment: for all epochs, or for so many. ``more`` is of ``Trial``."""
+        settings = self.trial_settings | ({} if epochs is None else {"epochs": epochs})
+        return Trial(
+            self.task, optimizer, hyper, seed, settings, registration=self.hash, **{"engine": self.engine, **more}
+        )
+
     @property
     def every_rung(self) -> tuple[Rung, ...]:
         """The rounds of every arm's search; the last one has all seeds and all epochs."""
@@ -153,7 +162,8 @@ def from_dict(values: Mapping[str, Any], path: Path | None = None) -> Registrati
     plain |= {name: tuple(plain[name]) for name in ("tuning_seeds", "report_seeds", "families", "arms")}
     plain["primary"] = tuple(Primary(p["arm"], tuple(p["against"])) for p in plain["primary"])
     plain["rungs"], timing = announced(plain.pop("race", None), plain.get("rungs")), plain.get("timing")
-    plain["timing"] = None if timing is None else Timing(**{k: _tuple(v) for k, v in timing.items()})
+    lists = {name: tuple(value) for name, value in (timing or {}).items() if isinstance(value, list)}
+    plain["timing"] = None if timing is None else Timing(**{**timing, **lists})
     return Registration(
         **plain,
         space_seed=seed,
@@ -219,9 +229,8 @@ def _check(r: Registration) -> None:
     for arm in r.arms:
         needs = [need for need in ARMS[arm].needs if need not in r.arms]
         require(not needs, f"arm {arm!r}", r.arms, f"also {needs}: it is derived from them")
-        searched = {
-            axis for family in r.families if family in ARMS[arm].search for axis in ARMS[arm].search[family].axes
-        }
+        searches = [search for family, search in ARMS[arm].search.items() if family in r.families]
+        searched = {axis for search in searches for axis in search.axes}
         missing = sorted(f"{group}.{name}" for group, name in searched if name not in r.axes.get(group, {}))
         require(not missing, "space", sorted(r.axes), f"also {', '.join(missing)}: the arm {arm!r} searches it")
     for primary in r.primary:
@@ -248,22 +257,13 @@ def _check(r: Registration) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it."""
+    """A value as JSON has it; of a range what is not as usual."""
     if isinstance(value, Axis):
-        return _axis_dict(value)
+        ends = ("choices",) if value.scale == "choice" else ("low", "high")
+        marks = tuple(name for name in ("integer", "widen") if getattr(value, name))
+        return {name: _plain(getattr(value, name)) for name in ("scale", *ends, *marks)}
     if isinstance(value, (Timing, Primary)):
         return _plain(vars(value))
     if isinstance(value, Mapping):
         return {name: _plain(of) for name, of in value.items()}
     return [_plain(of) for of in value] if isinstance(value, (tuple, list)) else value
-
-
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _axis_dict(axis: Axis) -> dict[str, Any]:
-    values: dict[str, Any] = {"scale": axis.scale}
-    values |= {"choices": list(axis.choices)} if axis.scale == "choice" else {"low": axis.low, "high": axis.high}
-    values |= {"integer": True} if axis.integer else {}
-    return values | ({"widen": axis.widen} if axis.widen else {})

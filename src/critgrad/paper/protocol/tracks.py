@@ -19,6 +19,7 @@ from critgrad.lab.ledger.view import Reader, View, view_of
 from critgrad.lab.run.spec import Trial
 from critgrad.lab.spaces import Axis, extra_points
 from critgrad.lab.stats import Interval, choose, mean_interval
+from critgrad.lab.train.optimizers import recipe_of
 
 from . import paper_values
 from .arms import ARMS
@@ -68,16 +69,6 @@ class Setting:
     optimizer: str
     hyper: Mapping[str, Any]
 
-    @property
-    def family(self) -> str:
-        """The base optimizer."""
-        return self.optimizer.removesuffix("_C")
-
-    @property
-    def arm(self) -> str:
-        """``"C"`` or ``"base"``."""
-        return "C" if self.optimizer.endswith("_C") else "base"
-
 
 @dataclass(frozen=True)
 class Found:
@@ -112,10 +103,7 @@ class PaperTrack:
         """Runs in all."""
         return len(self.settings) * len(self.seeds)
 
-    @property
-    def most(self) -> int:
-        """No more than that."""
-        return self.total
+    most = total  # nothing grows here
 
     def trials(self, setting: Setting) -> list[Trial]:
         """The runs of a setting."""
@@ -126,7 +114,8 @@ class PaperTrack:
 
     def plan(self, ledger: Reader) -> list[Planned]:
         """The runs that are not done."""
-        roles = [Role(self.name, setting.family, setting.arm, "paper") for setting in self.settings]
+        recipes = [recipe_of(setting.optimizer) for setting in self.settings]
+        roles = [Role(self.name, recipe.family, recipe.role, "paper") for recipe in recipes]
         wanted = ((trial, role) for setting, role in zip(self.settings, roles) for trial in self.trials(setting))
         return _each_once(wanted, {row.key for row in ledger.rows(task=self.task)})
 
@@ -268,21 +257,14 @@ class Fair:
 
     def report_trials(self, state: FamilyState, arm: str) -> list[Trial]:
         """The reported runs of an arm, one per report seed in their order; none where it is not ready."""
-        r = self.registration
+        r, seeds = self.registration, self.registration.report_seeds
         chosen, control = state.selected.get(arm), state.derived.get(arm)
-        settings = r.trial_settings
         if chosen is not None:
-            optimizer, hypers = chosen.optimizer, [chosen.hyper(seed) for seed in r.report_seeds]
-        elif isinstance(control, Control):
-            optimizer = control.optimizer
-            hypers = [control.for_seed(i, r.report_seeds) for i in range(len(r.report_seeds))]
-            settings |= {} if control.epochs is None else {"epochs": control.epochs}
-        else:
+            return [r.trial(chosen.optimizer, chosen.hyper(seed), seed) for seed in seeds]
+        if not isinstance(control, Control):
             return []
-        return [
-            Trial(r.task, optimizer, hyper, seed, settings, r.engine, registration=r.hash)
-            for hyper, seed in zip(hypers, r.report_seeds)
-        ]
+        hypers = [control.for_seed(index, seeds) for index in range(len(seeds))]
+        return [r.trial(control.optimizer, hyper, seed, control.epochs) for hyper, seed in zip(hypers, seeds)]
 
     @property
     def _searches(self) -> list[Axis]:

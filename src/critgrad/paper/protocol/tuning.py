@@ -53,13 +53,8 @@ class TuningState:
     widened: tuple[str, ...] = ()  # sides to which the learning rate's range grew, in order
 
 
-@dataclass(frozen=True)
-class _Block:
-    """Points of the sequence that are drawn with one range of the learning rate."""
-
-    lr: Axis
-    first: int
-    count: int
+# Points of the sequence that are drawn with one range of the learning rate: the range, the first point, how many.
+_Block = tuple[Axis, int, int]
 
 
 def tune(registration: Registration, family: str, view: View) -> TuningState:
@@ -69,7 +64,7 @@ def tune(registration: Registration, family: str, view: View) -> TuningState:
     points, as dense as the first ones; at most ``registration.widenings`` times.
     """
     axis = registration.lr[family]
-    blocks = [_Block(axis, 0, registration.trials)]
+    blocks: list[_Block] = [(axis, 0, registration.trials)]
     more = extra_points(axis, registration.trials) if axis.widen else 0
     grown: list[str] = []
     for rounds_left in range(registration.widenings, -1, -1):
@@ -78,8 +73,9 @@ def tune(registration: Registration, family: str, view: View) -> TuningState:
         sides = sorted({s.edges["lr"] for s in tuning.selected.values() if "lr" in s.edges})
         if tuning.pending or not more or not sides or not rounds_left:
             break
-        first = blocks[-1].first + blocks[-1].count
-        blocks += [_Block(axis.beyond(side, axis.widen), first + i * more, more) for i, side in enumerate(sides)]
+        for side in sides:
+            drawn = sum(count for _, _, count in blocks)
+            blocks.append((axis.beyond(side, axis.widen), drawn, more))
         axis = widened(axis, sides)
         grown += sides
     return tuning
@@ -92,8 +88,8 @@ def _tune(registration: Registration, family: str, view: View, blocks: Sequence[
         space = search.space(registration, family)
         points = [
             point
-            for block in blocks
-            for point in draw({**space, "lr": block.lr}, registration.space_seed, block.first, block.count)
+            for of_block, first, count in blocks
+            for point in draw({**space, "lr": of_block}, registration.space_seed, first, count)
         ]
         tuning.points[name] = points
         chosen = _choose(registration, search, points, view)
@@ -125,16 +121,7 @@ def tuning_trial(
     registration: Registration, search: ArmSearch, point: Point, seed: int, epochs: int | None = None
 ) -> Trial:
     """One run of the search: for all epochs, or for those of a rung."""
-    settings = registration.trial_settings
-    return Trial(
-        registration.task,
-        search.optimizer,
-        search.hyper(point, seed),
-        seed,
-        settings if epochs is None else {**settings, "epochs": epochs},
-        registration.engine,
-        registration=registration.hash,
-    )
+    return registration.trial(search.optimizer, search.hyper(point, seed), seed, epochs)
 
 
 def last_runs(registration: Registration, chosen: Selected, view: View) -> list[RowLike]:

@@ -45,10 +45,8 @@ def runtime(data: Data, where: str) -> Drawn:
         "paper, to Adam": lambda p: number(dict(beside).get(p["topC"]), 3),
         "peak memory (MB)": lambda p: number(p["peak_bytes"] / 1e6 if p["peak_bytes"] else None),
     }
-    name = slug("table-runtime", where)
-    return Drawn(
-        tuple(figures), (table_of(name, columns("runtime", cells), points, points, f"{where} on {data['device']}"),)
-    )
+    name, title = slug("table-runtime", where), f"{where} on {data['device']}"
+    return Drawn(tuple(figures), (table_of(name, columns("runtime", cells), points, points, title),))
 
 
 _VARIANTS = {"": "circle", "topC=5": "circle", "topC=5 bfloat16": "square", "topC=5 int8": "diamond", "topC=20": "star"}

@@ -31,9 +31,8 @@ def staleness(data: Data, where: str) -> Drawn:
         figures.append(worded("staleness", ("staleness", where, topC), {"where": where, "topC": topC}, lines, ages))
     heads = tuple((name, "") for name in ("topC", "decay", "runs", "mean age", "median", "largest"))
     rows = [[number(c[name]) for name in ("topC", "decay", "runs", "mean", "median", "max")] for c in cells]
-    return Drawn(
-        tuple(figures), (Table(slug("table-staleness", where), heads, rows, cells, f"{where}: ages in steps"),)
-    )
+    table = Table(slug("table-staleness", where), heads, rows, cells, f"{where}: ages in steps")
+    return Drawn(tuple(figures), (table,))
 
 
 def norms(data: Data, where: str) -> Drawn:
@@ -78,6 +77,5 @@ def damping(data: Data, where: str) -> Drawn:
         share, ratio = v["span_share"], v["damped_ratio"]
         ends = (100 * share[0], 100 * share[-1], ratio[0], ratio[-1])
         rows.append([word(v["optimizer"]), number(v["runs"]), *(number(value, 3) for value in ends)])
-    return Drawn(
-        tuple(figures), (Table(slug("table-damping", where), heads, rows, data["lines"], f"{where}: damping"),)
-    )
+    table = Table(slug("table-damping", where), heads, rows, data["lines"], f"{where}: damping")
+    return Drawn(tuple(figures), (table,))

@@ -16,9 +16,10 @@ from critgrad.lab.ledger.view import View
 from critgrad.lab.report.costs import ArmCost, cost_of
 from critgrad.lab.report.panels import Panel, PanelArm
 from critgrad.lab.stats import mean_interval
+from critgrad.lab.train.optimizers import recipe_of
 
 from .. import compare
-from ..protocol import ARMS, ArmResult, Outcome, paper_best, paper_grid, tables
+from ..protocol import ARMS, ArmResult, Outcome, paper_best, paper_grid
 from ..protocol.announced import AnnouncedSource
 from ..protocol.defaults import Default, Defaults, load_defaults
 from ..protocol.tracks import Found, PaperTrack
@@ -111,20 +112,12 @@ def compare_panel(found: Compared) -> Panel:
 # -- the fair track ----------------------------------------------------------------------------------------------------
 
 
-def fair_outcomes(source: AnnouncedSource) -> list[Outcome]:
-    """The tables of every registration that the ledger has rows of."""
-    return [tables(source, registration) for registration in source.registrations[0]]
-
-
 def fair_panel(source: AnnouncedSource, outcome: Outcome) -> Panel | None:
     """An outcome's arms as a panel, if it has any yet."""
     rows = {row.key: row for row in source.rows(registration=outcome.registration.hash)}
     bases = {arm.family: arm for arm in outcome.arms if arm.arm == "base"}
-    against = {
-        (row.family, row.arm): row
-        for row in outcome.descriptive
-        if row.family in bases and row.rival == bases[row.family].label
-    }
+    there = [row for row in outcome.descriptive if row.family in bases]
+    against = {(row.family, row.arm): row for row in there if row.rival == bases[row.family].label}
     arms = tuple(
         PanelArm(
             *(arm.family, arm.arm, arm.label, arm.optimizer, arm.hyper, tuple(rows[key] for key in arm.keys), arm.test),
@@ -195,7 +188,8 @@ def _paper_panel(
     for entry in found:
         setting = next(s for s in track.settings if (s.optimizer, s.hyper) == (entry.optimizer, entry.hyper))
         rows = [row for t in track.trials(setting) if isinstance(row := view.get(t), Row)]
-        arm = Default(setting.family, setting.arm, entry.optimizer, entry.optimizer, dict(entry.hyper), 0, {})
+        recipe = recipe_of(entry.optimizer)
+        arm = Default(recipe.family, recipe.role, entry.optimizer, entry.optimizer, dict(entry.hyper), 0, {})
         families.setdefault(arm.family, {})[arm.arm] = arm, rows
     made: dict[str, PanelArm] = {}
     for of in families.values():
@@ -221,26 +215,24 @@ def other_panels(source: AnnouncedSource) -> tuple[list[Panel], dict[str, int]]:
         rows = [row for row in alone if all(role.track == "train" for role in row.roles)]
         for settings, members in alike(rows):
             measured = metric_of(members, task)
-            higher = measured[2]
-            view = View(members, higher)
-            groups = setting_groups(members)
-            best: dict[str, list[tuple[float, list[Row]]]] = {}
-            for group in groups:
-                value = float(np.mean(view.values(group, "valid")))
-                best.setdefault(group[0].trial.optimizer, []).append((value, group))
+            view, groups = View(members, measured[2]), setting_groups(members)
+            best: dict[str, list[list[Row]]] = {group[0].trial.optimizer: [] for group in groups}
+            for group in sorted(groups, key=lambda group: _mean_valid(group, view), reverse=measured[2]):
+                best[group[0].trial.optimizer].append(group)
             # Few settings: all of them; many: the best of each optimizer.
             keep = len(groups) if len(groups) <= 6 else 1
-            arms = []
-            for optimizer, entries in best.items():
-                entries.sort(key=lambda entry: entry[0], reverse=higher)
-                for _, group in entries[:keep]:
-                    arms.append(_other_arm(optimizer, group, view, alone=len(entries[:keep]) == 1))
+            kept = [(optimizer, of[:keep]) for optimizer, of in best.items()]
+            arms = [_other_arm(name, group, view, alone=len(of) == 1) for name, of in kept for group in of]
             extra = ", ".join(f"{name}={value}" for name, value in settings.items())
             title = f"{task}{f' ({extra})' if extra else ''}"
             tried[title] = len(groups)
             note = ("Drawn: the best of each optimizer on validation",) if keep < len(groups) else ()
             panels.append(Panel("runs", task, title, *measured, tuple(arms[:LARGEST_PANEL]), note, 0, settings))
     return panels, tried
+
+
+def _mean_valid(group: Sequence[Row], view: View) -> float:
+    return float(np.mean(view.values(group, "valid")))
 
 
 def _other_arm(optimizer: str, group: Sequence[Row], view: View, alone: bool) -> PanelArm:

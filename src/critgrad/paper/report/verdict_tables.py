@@ -32,8 +32,7 @@ from critgrad.lab.stats import Comparison, Speedup
 from critgrad.lab.words import listed
 
 from ..protocol import ARMS, Outcome, suite
-from ..protocol.paper_values import Performance
-from ..protocol.records import ArmResult, Decomposition, Term, interval_of
+from ..protocol.records import ArmResult, Decomposition, Term
 from .panels import Compared, PaperRun
 
 _HINTS = json.loads((Path(__file__).parent / "hints.json").read_text(encoding="utf-8"))
@@ -64,7 +63,7 @@ def compare_table(found: Compared, metric: str) -> Table:
         "test": lambda v: interval(v.test),
         "minus base": lambda v: _difference(v.comparison),
         "verdict": lambda v: verdict(v.comparison),
-        "P(better)": lambda v: _share(v.comparison),
+        "P(better)": lambda v: number(v.comparison.poi, 2) if v.comparison else word(""),
         "diverged": lambda v: _part(v.diverged, v.test.n),
         "epochs to target": lambda v: _reached(v.reach, of=v.test.n),
         "sooner": lambda v: _sooner(v.speedup),
@@ -89,11 +88,7 @@ def compare_table(found: Compared, metric: str) -> Table:
 
 
 def _difference(row: Comparison | None) -> Cell:
-    return interval(interval_of(row), signed=True) if row else word("")
-
-
-def _share(row: Comparison | None) -> Cell:
-    return number(row.poi, 2) if row else word("")
+    return interval(row.interval, signed=True) if row else word("")
 
 
 def _part(count: int, whole: int) -> Cell:
@@ -246,7 +241,7 @@ def paper_table(run: PaperRun) -> Table:
         "valid": lambda v: number(v.valid),
         "test": lambda v: interval(v.test),
         "std": lambda v: number(v.test_std, 3),
-        "the paper's": lambda v: _printed(v.paper),
+        "the paper's": lambda v: Cell(v.paper.text, v.paper.value) if v.paper else word("-"),
         "minus base": lambda v: _difference(against[v.optimizer]),
         "verdict": lambda v: verdict(against[v.optimizer]),
         "diverged": lambda v: _part(v.diverged, v.seeds),
@@ -263,10 +258,6 @@ def paper_table(run: PaperRun) -> Table:
     ]
     identity = slug("table", run.track.name, run.track.task, *run.track.task_settings.values())
     return table_of(identity, columns("paper", cells, run.panel.metric), run.found, records)
-
-
-def _printed(paper: Performance | None) -> Cell:
-    return Cell(f"{paper.value:g} ± {paper.spread:g}", paper.value) if paper else word("-")
 
 
 def registration_table(outcomes: Sequence[Outcome], lost: dict[str, int]) -> Table | None:

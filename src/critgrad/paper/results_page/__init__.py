@@ -19,7 +19,7 @@ from .judged import arms_page, comparisons_page, made_of_page
 from .nine_tasks import gains_page
 from .runs import runs_page
 from .searches import search_pages
-from .studies import analysis_pages
+from .studies import PAGES
 from .summary import NOTE, summary_page
 from .tasks import task_pages
 from .text import labels, prose
@@ -45,7 +45,7 @@ def pages_of(findings: Findings) -> dict[str, str]:
     groups = {
         "What came out": {name: text for name, text in about.items() if text},
         "Tasks": {name: tasks[name] for name in sorted(tasks, key=place)},
-        "Analyses": analysis_pages(findings),
+        "Analyses": {name: text for name, page_of in PAGES.items() if (text := page_of(findings))},
         "Searches": search_pages(findings),
     }
     index = "# All pages of results\n\n[The summary](../results.md) says what came out.\n"

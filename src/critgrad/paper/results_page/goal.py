@@ -17,7 +17,7 @@ from critgrad.lab.stats import Comparison, Interval, paired_difference
 from critgrad.lab.train.loop import best_epoch
 
 from ..protocol import ARMS, paper_values
-from ..protocol.records import ArmResult, Outcome, interval_of
+from ..protocol.records import ArmResult, Outcome
 from . import rules
 from .findings import Findings
 from .judged import families
@@ -157,23 +157,17 @@ def each_text(found: Sequence[tuple[str, Interval]]) -> str:
     return ", ".join(f"{name} {interval(difference, '+')}" for name, difference in found)
 
 
-def _by_single_runs(cell: GoalCell) -> str:
-    """The epochs by the timed runs of each seed alone; nothing where one seed was timed."""
-    if not cell.around:
-        return ""
-    low, high = min(cell.around), max(cell.around)
-    return f"{low if low == high else f'{low} to {high}'} by single timed runs"
-
-
 def _line(cell: GoalCell) -> list[str]:
     family = {"Adam": "NAdam_F", "SGDM": "Nesterov_F"}[cell.family]
     if cell.found is None:
         return [cell.task, family, "-", "-", "-", "-", cell.why]
     row, clock = cell.found, "not timed"
     if cell.clock is not None and cell.epochs is not None:
-        parts = [f"{cell.epochs[0]} epochs for {cell.epochs[1]}", _by_single_runs(cell), cell.doubtful]
+        ends = dict.fromkeys((min(cell.around), max(cell.around))) if cell.around else {}
+        alone = f"{' to '.join(map(str, ends))} by single timed runs" if ends else ""  # of each seed
+        parts = [f"{cell.epochs[0]} epochs for {cell.epochs[1]}", alone, cell.doubtful]
         clock = f"{interval(cell.clock, '+')} ({'; '.join(filter(None, parts))})"
-    difference = interval(interval_of(row), "+")
+    difference = interval(row.interval, "+")
     label = cell.name + (", part of the data" if cell.part else "")
     won = {True: "yes", False: "no", None: "open"}[cell.won]
     if cell.doubtful:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -78,16 +79,16 @@ def _on_the_nine(fair: Mapping[str, Sequence[TunedPair]], paper: Mapping[str, Pa
 def best_of_eight(findings: Findings) -> tuple[str, Ruling]:
     """Claim 1."""
     fair, paper = fair_pairs(findings.judged), paper_runs(findings)
-    tuned = {}
+    tuned, untuned = {}, {}
     for task, found in fair.items():
-        sign = 1 if task_of(task).metric.higher_is_better else -1
-        best = max((arm for pair in found for arm in (pair.mine, pair.base)), key=lambda arm: sign * arm.test.mean)
-        tuned[task] = best.arm == "C"
-    untuned = {}
+        best = max if task_of(task).metric.higher_is_better else min
+        tuned[task] = (
+            best((arm for pair in found for arm in (pair.mine, pair.base)), key=attrgetter("test.mean")).arm == "C"
+        )
     for task, run in paper.items():
         if len(run.found) == len(paper_values.OPTIMIZERS):
-            sign = 1 if run.panel.higher_is_better else -1
-            untuned[task] = max(run.found, key=lambda row: sign * row.test.mean).optimizer.endswith("_C")
+            best = max if run.panel.higher_is_better else min
+            untuned[task] = best(run.found, key=attrgetter("test.mean")).optimizer.endswith("_C")
     return _on_the_nine(fair, paper), rules.best_of_eight(tuned, untuned)
 
 
@@ -145,9 +146,8 @@ def up_to(findings: Findings) -> tuple[str, Ruling]:
         f"{family}_C on {task} {f'{there[task, family].gain:+.1%}' if (task, family) in there else 'not run'}"
         for task, family in seen
     ]
-    return _on_the_nine(fair, paper), Ruling(
-        *ruling[:2], f"Where the paper's table has it, tuned alike: {', '.join(said)}."
-    )
+    more = f"Where the paper's table has it, tuned alike: {', '.join(said)}."
+    return _on_the_nine(fair, paper), ruling._replace(more=more)
 
 
 # -- the paper's gains beside ours: in its table, at its settings run here, and with base and memory tuned alike -----------

@@ -51,7 +51,7 @@ def best_section(findings: Findings, task: str, runs: Sequence[PaperRun]) -> str
     rows = []
     for best in paper_values.best_of(task):
         cells = [_cell(of_run.get(best.optimizer)) for of_run in found]
-        rows.append([best.optimizer, values(best.hyper), *cells, f"{best.test.value:g} ± {best.test.spread:g}"])
+        rows.append([best.optimizer, values(best.hyper), *cells, best.test.text])
     theirs = "the paper's (not comparable)" if reason else "the paper's"
     text = (
         f"\n## {task}, paper-best\n\nThe paper's best settings, not tuned here: test {metric}, beside its table only.\n"
@@ -109,11 +109,8 @@ def _order(run: PaperRun) -> float | None:
 def _fit(runs: Sequence[PaperRun]) -> str:
     """How near each setting comes to the paper's table, and which comes nearest."""
     known = [(run, d) for run in runs if (d := distance(run)) is not None]
-    parts = []
-    for run, d in known:
-        order = _order(run)
-        ranks = "" if order is None else f", rank correlation {order:+.2f}"
-        parts.append(f"{where(run)} {math.expm1(d):.0%}{ranks}")
+    ranks = ["" if (order := _order(run)) is None else f", rank correlation {order:+.2f}" for run, _ in known]
+    parts = [f"{where(run)} {math.expm1(d):.0%}{rank}" for (run, d), rank in zip(known, ranks)]
     text = f"Mean distance to the paper's values: {'; '.join(parts)}." if parts else ""
     if len(known) > 1:
         text += f" Nearest: {where(min(known, key=lambda pair: pair[1])[0])}."
@@ -130,7 +127,7 @@ def grid_section(run: PaperRun) -> str:
             values(row.hyper) + (f" ({', '.join(row.edges)})" if row.edges else ""),
             str(row.settings_tried),
             interval(row.test),
-            f"{row.paper.value:g} ± {row.paper.spread:g}" if row.paper else "-",
+            row.paper.text if row.paper else "-",
             f"{row.diverged}/{row.seeds}",
         ]
         for row in run.found

@@ -30,9 +30,8 @@ def runs_page(findings: Findings) -> str:
 
 def machine(rows: Sequence[Row]) -> str:
     """Where rows come from."""
-    names = {
-        f"{r.provenance.get('accelerator') or r.provenance.get('cpu')}, torch {r.provenance.get('torch')}" for r in rows
-    }
+    origins = [row.provenance for row in rows]
+    names = {f"{of.get('accelerator') or of.get('cpu')}, torch {of.get('torch')}" for of in origins}
     return "; ".join(sorted(names))
 
 

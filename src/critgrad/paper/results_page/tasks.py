@@ -51,10 +51,8 @@ def _in_short(of_each: Sequence[tuple[Outcome, Sequence[Judged]]], later: Sequen
     """Which arm has which word, by experiment, but where a ``later`` question stands in its place; nothing without one."""
     lines = ""
     for outcome, judged in of_each:
-        arms = {
-            word: [found.row.arm for found in judged if found.row.verdict == word and found not in later]
-            for word in WORDS
-        }
+        mine = [found.row for found in judged if found not in later]
+        arms = {word: [row.arm for row in mine if row.verdict == word] for word in WORDS}
         said = [f"{word}: {', '.join(dict.fromkeys(names))}" for word, names in arms.items() if names]
         lines += f"- `{outcome.name}`: {'; '.join(said)}\n" if said else ""
     return (
