@@ -80,7 +80,7 @@ def test_a_task_is_won_at_equal_wall_clock_too_or_not_at_all() -> None:
 
 def test_a_win_that_single_timed_runs_would_take_back_says_so() -> None:
     above, around = Interval(1.0, 0.5, 1.5, 7), Interval(0.1, -0.5, 0.7, 7)
-    row = {"difference": 1.0, "low": 0.5, "high": 1.5, "n": 7, "p_holm": 0.01, "arm": "NAdam_F", "rival": "Adam"}
+    row = {"interval": above, "p_holm": 0.01, "arm": "NAdam_F", "rival": "Adam"}
     better: Any = SimpleNamespace(verdict="better", **row)
     undecided: Any = SimpleNamespace(verdict="open", **row)
 

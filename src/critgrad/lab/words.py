@@ -100,6 +100,15 @@ def without_noise(half: float, mean: float) -> float:
     return 0.0 if half <= max(_LEAST, _NOISE * abs(mean)) else half
 
 
+def counted(count: int, what: str) -> str:
+    """So many of something.
+
+    >>> counted(1, "seed"), counted(1200, "run")
+    ('1 seed', '1,200 runs')
+    """
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 FEWEST_FOR_INTERVAL = 3  # with two values a t-interval is thirteen standard errors wide, and says nothing
 
 

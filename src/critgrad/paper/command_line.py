@@ -15,11 +15,12 @@ from typing import Any
 
 from critgrad.lab.commands import checkpoint_folder
 from critgrad.lab.errors import LabError
-from critgrad.lab.ledger import Ledger
+from critgrad.lab.ledger import Ledger, Role
 from critgrad.lab.run.coordinator import run_jobs
 from critgrad.lab.screen.console import complain, prose, say, show
 from critgrad.lab.screen.progress import EpochLines, shown
 from critgrad.lab.tasks import task_of
+from critgrad.lab.train.optimizers import recipe_of
 from critgrad.lab.words import default_device, listed, pairs
 
 from . import commands
@@ -31,7 +32,8 @@ from .search.file import LAST_RUN
 
 def train(args: Namespace) -> int:
     """Train once; checkpointed each epoch, resumable, written to the ledger."""
-    from critgrad.lab.train import deterministic_algorithms, problem_for
+    from critgrad.lab.screen.live import Inspector
+    from critgrad.lab.train import deterministic_algorithms, loop, problem_for
 
     task = args.task or "digits-mlp"
     given = {name: getattr(args, name) for name in ("lr", "topC", "decay", "aggr", "rho", "policy")}
@@ -54,29 +56,19 @@ def train(args: Namespace) -> int:
         elif file.exists() and not args.resume:
             say("It starts anew; --resume would go on from the checkpoint of the run that was stopped.")
         try:
-            with _observer(problem_for(trial, where).steps if args.inspect else None) as observer:
-                result = commands.train_once(
-                    trial,
-                    book,
-                    device=where,
-                    checkpoint=file,
-                    resume=args.resume,
-                    on_epoch=observer.on_epoch,
-                    on_step=observer.on_step,
-                )
+            with Inspector(problem_for(trial, where).steps) if args.inspect else EpochLines() as observer:
+                if not args.resume:
+                    file.unlink(missing_ok=True)
+                on_epoch, on_step = observer.on_epoch, observer.on_step
+                result = loop.train(trial, device=where, checkpoint=file, on_epoch=on_epoch, on_step=on_step)
+                book.add(trial, result, (Role("train", recipe_of(trial.optimizer).family, trial.optimizer, "report"),))
+                file.unlink(missing_ok=True)  # the ledger has the run
         except KeyboardInterrupt:
             again = "the same command with --resume goes on from here" if file.exists() else "no epoch was finished"
             complain(f"Stopped: {again}.", error=False)
             return 130
     _print_result(trial, result.summary)
     return 0
-
-
-def _observer(inspected_steps: int | None) -> Any:
-    """The memory's display, of an epoch with so many steps; ``None``: plain lines."""
-    from critgrad.lab.screen.live import Inspector
-
-    return EpochLines() if inspected_steps is None else Inspector(inspected_steps)
 
 
 def _print_result(trial: Any, summary: dict[str, Any]) -> None:
@@ -96,17 +88,13 @@ def _print_result(trial: Any, summary: dict[str, Any]) -> None:
             say(f"{name}: {summary[name]}")
 
 
-def _code(outcome: Any) -> int:
-    """130 after an interruption, 1 where something failed."""
-    return 130 if outcome.interrupted else 1 if outcome.failed else 0
-
-
 def _jobs(args: Namespace) -> dict[str, Any]:
     """How jobs are run, as the command line says."""
     return {
         "executor": args.executor,
         "options": pairs(args.executor_opt, "--executor-opt"),
         "workers": args.workers,
+        "seconds": args.seconds,
         "device": default_device(args.device),
         "checkpoints": checkpoint_folder(args.ledger),
         "retry_failed": args.retry,
@@ -138,7 +126,6 @@ def sweep(args: Namespace, **of_batch: Any) -> int:
                 book,
                 shard=part,
                 families=chosen,
-                seconds=args.seconds,
                 untimed=args.untimed,
                 on_event=on_event,
                 deterministic=args.deterministic,
@@ -152,9 +139,11 @@ def sweep(args: Namespace, **of_batch: Any) -> int:
             say(
                 f"This was shard {args.shard}. `critgrad merge` joins the shards' ledgers; what follows needs all of them."
             )
-    if outcome.failed and not outcome.interrupted:
+    if outcome.interrupted:
+        return 130
+    if outcome.failed:
         say(f"{outcome.failed} runs have failed (critgrad export tells why): --retry runs them once more")
-    return _code(outcome)
+    return int(bool(outcome.failed))
 
 
 def _print_track(made: Any, book: Any, families: Sequence[str] | None, write: bool) -> None:
@@ -230,10 +219,12 @@ def compare(args: Namespace) -> int:
 def analyze(args: Namespace, **of_batch: Any) -> int:
     """Make one of the paper's analyses: runs what is missing, prints the numbers; ``report`` draws them."""
     from .analyses import Options
-    from .tables import print_analysis, print_decomposition
+    from .report.verdict_tables import decomposition_table
+    from .tables import print_analysis, put
 
     if args.name == "decompose":
-        print_decomposition(AnnouncedSource(args.ledger).decomposition(args.task or "digits-mlp"))
+        parts = AnnouncedSource(args.ledger).decomposition(args.task or "digits-mlp")
+        put(decomposition_table("", parts), title="")  # what a memory's difference to its base is made of
         return 0
     options = Options(args.seeds, pairs(args.set, "--set"), args.engine or "single", args.optimizer, args.lines)
     with Ledger.open(args.ledger, write=True, create=True) as book, shown(args.name) as on_event:
@@ -243,7 +234,6 @@ def analyze(args: Namespace, **of_batch: Any) -> int:
             options,
             book,
             on_event=on_event,
-            seconds=args.seconds,
             **_jobs(args),
             **of_batch,
         )
@@ -300,6 +290,8 @@ def batch(args: Namespace, parse: Callable[[Sequence[str]], Namespace], expected
     from critgrad.lab.run.batch import Surroundings, read_lines
     from critgrad.lab.run.executors import KeptExecutor
 
+    from .analyses import ANALYSES
+
     lines = read_lines(args.file, tuple(RUNNERS))
     asked = [parse(line.arguments) for line in lines]  # a mistake in any line before the first is run
     began, codes = time.monotonic(), []
@@ -313,7 +305,8 @@ def batch(args: Namespace, parse: Callable[[Sequence[str]], Namespace], expected
                 continue
             say(f"Line {line.number}: {line.text}")
             own.device, own.executor = args.device, "local"
-            if not (own.command == "analyze" and commands.is_timed(own.name)):
+            # An analysis of times: one run after the other, unless it is told otherwise.
+            if not (own.command == "analyze" and own.name in ANALYSES and ANALYSES[own.name].timed):
                 own.workers = own.workers or args.workers
             own.seconds = left if own.seconds is None else own.seconds if left is None else min(left, own.seconds)
             if surroundings.change(line.environment):

@@ -5,18 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from critgrad.lab.errors import LabError
-from critgrad.lab.ledger import Ledger, Planned, Role
+from critgrad.lab.ledger import Ledger, Planned, Row
 from critgrad.lab.ledger.committed import document_name, record, standing
 from critgrad.lab.run.coordinator import Event, JobsOutcome, Rounds, in_shard, run_jobs
 from critgrad.lab.run.executors import KeptExecutor
-from critgrad.lab.run.results import Result
 from critgrad.lab.run.spec import Trial
 from critgrad.lab.tasks import task_of
-from critgrad.lab.train.loop import OnEpoch, OnStep, train
 from critgrad.lab.train.optimizers import recipe_of
 
 from .protocol import Registration, chosen_hyper, fair, find, paper_best, paper_grid, registered
@@ -24,7 +21,7 @@ from .protocol.arms import FAMILIES
 from .protocol.tracks import Fair, PaperTrack
 from .search import file as search_file
 
-OnEvent = Callable[[Event], None]
+PlannedOrRow = TypeVar("PlannedOrRow", Planned, Row)
 TIMING = "analysis:timing"  # the purpose of runs that are made for their times
 TRACKS = ("paper-best", "paper-grid", "fair")
 
@@ -41,25 +38,6 @@ def one_trial(task: str, optimizer: str, hyper: Mapping[str, Any], seed: int, se
     values = {**chosen_hyper(task, optimizer), **hyper}
     whole = [name for name in _REAL & set(values) if type(values[name]) is int]
     return Trial(task, optimizer, values | {name: float(values[name]) for name in whole}, seed, settings, probe=probe)
-
-
-def train_once(
-    trial: Trial,
-    book: Ledger,
-    *,
-    device: str,
-    checkpoint: Path,
-    resume: bool,
-    on_epoch: OnEpoch | None = None,
-    on_step: OnStep | None = None,
-) -> Result:
-    """Run a trial, write it to the ledger, and only then remove its checkpoint."""
-    if not resume:
-        checkpoint.unlink(missing_ok=True)
-    result = train(trial, device=device, checkpoint=checkpoint, on_epoch=on_epoch, on_step=on_step)
-    book.add(trial, result, (Role("train", recipe_of(trial.optimizer).family, trial.optimizer, "report"),))
-    checkpoint.unlink(missing_ok=True)
-    return result
 
 
 def make_track(
@@ -82,8 +60,10 @@ def make_track(
             raise LabError("Invalid --set with --track fair: the registration file holds the settings; change it there")
         made = fair(registration or task, trials=trials, engine=engine)
         _check_bank(made.task, made.registration.engine)
-        if seeds is not None:
-            made = fair(made.registration, seeds=_fresh(made.registration, seeds))
+        if seeds is not None:  # the registration's, and the next ones where it has fewer
+            known = made.registration.report_seeds[:seeds]
+            more = range(max(known) + 1, max(known) + 1 + seeds - len(known))
+            made = fair(made.registration, seeds=(*known, *more))
         return made
     if track not in TRACKS:
         raise LabError(f"Invalid track: {track!r}, expected one of {', '.join(TRACKS)}")
@@ -102,12 +82,6 @@ def _check_bank(task: str, engine: str) -> None:
         raise LabError(f"Invalid task for a bank: {task}, it cannot be run there; use --engine single")
 
 
-def _fresh(registration: Registration, seeds: int) -> tuple[int, ...]:
-    """So many report seeds: the registration's, and the next ones where it has fewer."""
-    known = registration.report_seeds[:seeds]
-    return (*known, *range(max(known) + 1, max(known) + 1 + seeds - len(known)))
-
-
 def family_names(text: str | None, known: Sequence[str] = FAMILIES) -> tuple[str, ...] | None:
     """``SGD,Adam`` as names of families that are ``known``; ``None`` for all.
 
@@ -123,11 +97,9 @@ def family_names(text: str | None, known: Sequence[str] = FAMILIES) -> tuple[str
     return names
 
 
-def families_only(planned: Sequence[Planned], families: Sequence[str] | None) -> list[Planned]:
+def families_only(items: Sequence[PlannedOrRow], families: Sequence[str] | None) -> list[PlannedOrRow]:
     """What serves one of these families."""
-    if not families:
-        return list(planned)
-    return [item for item in planned if any(role.family in families for role in item.roles)]
+    return [item for item in items if not families or any(role.family in families for role in item.roles)]
 
 
 def sweep(
@@ -138,7 +110,7 @@ def sweep(
     families: Sequence[str] | None = None,
     seconds: float | None = None,
     untimed: bool = False,
-    on_event: OnEvent | None = None,
+    on_event: Callable[[Event], None] | None = None,
     kept: KeptExecutor | None = None,
     **jobs: Any,
 ) -> JobsOutcome:
@@ -155,17 +127,19 @@ def sweep(
     before = _done_before(track, book, shard, families)
     done, interrupted, longest = 0, False, 0.0
 
-    def wanted() -> tuple[list[Planned], int]:
-        """The shard's runs of the next round, and how many more have failed before and are left alone."""
-        mine = [item for item in families_only(track.plan(book), families) if in_shard(item.trial.key, *shard)]
-        known = set() if jobs.get("retry_failed") else book.failed(item.trial.key for item in mine)
-        return [item for item in mine if item.trial.key not in known], len(known)
-
     def is_timed(item: Planned) -> bool:
         return any(role.purpose == TIMING for role in item.roles)
 
-    todo, failed = wanted()
-    now = [item for item in todo if not (untimed and is_timed(item))]
+    def wanted() -> tuple[list[Planned], int, int]:
+        """The shard's runs of the next round, how many remain with those for a later sweep, and how many have failed before
+        and are left alone.
+        """
+        mine = [item for item in families_only(track.plan(book), families) if in_shard(item.trial.key, *shard)]
+        known = set() if jobs.get("retry_failed") else book.failed(item.trial.key for item in mine)
+        left = [item for item in mine if item.trial.key not in known]
+        return [item for item in left if not (untimed and is_timed(item))], len(left), len(known)
+
+    now, remaining, failed = wanted()
     # Of some families, or of a shard, nobody knows how many there will be.
     whole = not families and shard == (1, 1) and not untimed
     rounds = Rounds(track.total - before, track.most - before) if whole else Rounds()
@@ -184,16 +158,15 @@ def sweep(
             longest = outcome.longest
             done, interrupted = done + outcome.done, outcome.interrupted
             jobs["retry_failed"] = False  # once, not for ever
-            todo, failed = wanted()
-            now = [item for item in todo if not (untimed and is_timed(item))]
+            now, remaining, failed = wanted()
             if outcome.done + outcome.failed == 0 or (seconds is not None and outcome.remaining):
                 break
     finally:
         if own:
             kept.close()
     if on_event is not None and rounds.has_begun:
-        on_event(Event("end", rounds.end()))
-    return JobsOutcome(done, failed, before, len(todo), time.monotonic() - began, interrupted)
+        on_event(Event("end", rounds.end(interrupted)))
+    return JobsOutcome(done, failed, before, remaining, time.monotonic() - began, interrupted)
 
 
 def _done_before(track: Fair | PaperTrack, book: Ledger, shard: tuple[int, int], families: Sequence[str] | None) -> int:
@@ -203,12 +176,7 @@ def _done_before(track: Fair | PaperTrack, book: Ledger, shard: tuple[int, int],
         mine = {row.key for row in rows if row.trial.registration == track.registration.hash}
     else:
         mine = {trial.key for setting in track.settings for trial in track.trials(setting)}
-    return sum(
-        row.key in mine
-        and in_shard(row.key, *shard)
-        and (not families or any(role.family in families for role in row.roles))
-        for row in rows
-    )
+    return len(families_only([row for row in rows if row.key in mine and in_shard(row.key, *shard)], families))
 
 
 @dataclass(frozen=True)
@@ -268,13 +236,6 @@ def analyze(
     rows = [row for row in analysis.rows(book, where) if row.key in keys]
     data = analysis.collect(where, rows) if rows else {}
     return Analysed(data, len(keys) - len(rows), len(book.failed(keys)), outcome)
-
-
-def is_timed(name: str) -> bool:
-    """Whether an analysis is made for its times: then one run after the other, unless it is told otherwise."""
-    from .analyses import ANALYSES
-
-    return name in ANALYSES and ANALYSES[name].timed
 
 
 def parse_shard(text: str) -> tuple[int, int]:

@@ -53,12 +53,10 @@ def lines(defaults: Defaults, families: Sequence[str], seeds: int, rows: Sequenc
     epochs = int(defaults.settings.get("epochs", task.epochs))
     out: list[PanelArm] = []
     for family in families:
-        found: dict[str, tuple[Default, list[Row]]] = {}
-        for name in ARMS:
-            arm = defaults.arm(family, name)
-            keys = [_trial(defaults, arm, seed).key for seed in wanted] if arm is not None else []
-            if arm is not None and (known := [by_key[key] for key in keys if key in by_key]):
-                found[name] = arm, known
+        arms = [arm for name in ARMS if (arm := defaults.arm(family, name)) is not None]
+        keys = {arm.arm: [_trial(defaults, arm, seed).key for seed in wanted] for arm in arms}
+        there = {arm.arm: (arm, [by_key[key] for key in keys[arm.arm] if key in by_key]) for arm in arms}
+        found = {name: (arm, known) for name, (arm, known) in there.items() if known}
         if "base" in found:
             out += against_base(defaults.task, found, epochs, task.metric.higher_is_better)
     return out
@@ -78,7 +76,7 @@ def against_base(
 ) -> list[PanelArm]:
     """The arms of a family with their runs, each against its base on the seeds that both have; without a base by themselves."""
     base = found["base"][1] if "base" in found else ()
-    target, margin = _target(base, higher, values), _margin(base, values)
+    target, margin = _target_and_margin(base, higher, values)
     both = {name: _paired(rows, base) for name, (_, rows) in found.items()}
     pairs = []
     for name, (arm, _) in found.items():
@@ -110,24 +108,19 @@ def _paired(rows: Sequence[Row], others: Sequence[Row]) -> tuple[list[Row], list
     return [mine[seed] for seed in seeds], [theirs[seed] for seed in seeds]
 
 
-def _initial(base: Sequence[Row]) -> float | None:
-    """The median value before training."""
+def _target_and_margin(
+    base: Sequence[Row], higher: bool, values: Callable[[Sequence[Row], str], list[float]]
+) -> tuple[float | None, float | None]:
+    """The sweep's target rule, with the base's runs that are here: an arm is compared, never tuned, on them. And the
+    difference below which two values are the same: a share of what the base learns.
+    """
     found = [row.summary["initial_valid"] for row in base if row.summary.get("initial_valid") is not None]
-    return float(np.median(found)) if found else None
-
-
-def _target(base: Sequence[Row], higher: bool, values: Callable[[Sequence[Row], str], list[float]]) -> float | None:
-    """The sweep's target rule, with the base's runs that are here: an arm is compared, never tuned, on them."""
-    initial = _initial(base)
+    if not found:
+        return None, None
+    initial = float(np.median(found))
+    in_logs = base[0].summary.get("metric") == "perplexity"
+    margin = margin_of(initial, float(np.mean(values(base, "test"))), in_logs)
     try:
-        return None if initial is None else target_value(initial, values(base, "valid"), higher)
+        return target_value(initial, values(base, "valid"), higher), margin
     except ValueError:  # the base has learnt nothing
-        return None
-
-
-def _margin(base: Sequence[Row], values: Callable[[Sequence[Row], str], list[float]]) -> float | None:
-    """The difference below which two values are the same: a share of what the base learns."""
-    initial = _initial(base)
-    if initial is None:
-        return None
-    return margin_of(initial, float(np.mean(values(base, "test"))), base[0].summary.get("metric") == "perplexity")
+        return None, margin

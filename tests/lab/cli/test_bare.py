@@ -105,7 +105,7 @@ def test_an_interrupt_says_how_to_go_on(run, monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("critgrad.paper.commands.train", stop)
+    monkeypatch.setattr("critgrad.lab.train.loop.train", stop)
     assert "no epoch was finished" in run("train", "digits-mlp@tiny", code=130).err
 
 

@@ -72,7 +72,7 @@ def test_two_seeds_have_no_interval_in_any_figure_of_the_paper(seeds, drawn):
     assert ("too few" in figure.caption) == (not drawn)
     found = Interval(1.0, -76.0, 78.0, seeds)
     part = Decomposition("SGD", "C", (Term("delay", "C", "base", found),), found)
-    (figure,) = decomposition_figures("toy", "accuracy", "%", [part])
+    (figure,) = decomposition_figures("toy", "accuracy (%)", [part])
     assert [low is not None for low in figure.series[0].low] == [drawn, drawn]
 
 

@@ -12,6 +12,7 @@ from protocol_helpers import ALL_ARMS, ToyLedger, finish, noise, registration, r
 from critgrad.lab.ledger import Ledger, Planned
 from critgrad.lab.run.spec import Trial
 from critgrad.lab.spaces import Axis
+from critgrad.lab.train.optimizers import recipe_of
 from critgrad.paper.protocol.outcome import tables
 from critgrad.paper.protocol.rungs import Rung
 from critgrad.paper.protocol.tracks import Fair, fair, paper_best, paper_grid
@@ -257,7 +258,7 @@ def test_paper_grid_is_eighty_and_seven_hundred_twenty_settings():
     track = paper_grid("mnist-mlp", engine="bank")
     assert track.total == 4000
     assert "9 settings" in track.label
-    counts = Counter(setting.arm for setting in track.settings)
+    counts = Counter(recipe_of(setting.optimizer).role for setting in track.settings)
     assert counts == {"base": 80, "C": 720}
     assert len(set(keys(track.plan(ToyLedger())))) == 4000
     assert paper_grid("mnist-mlp", seeds=2, trials=3).total == 8 * 3 * 2

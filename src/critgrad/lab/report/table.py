@@ -42,7 +42,7 @@ class Table:
         """The element."""
         focus, css = (' tabindex="0"', "sortable") if self.sortable else ("", "plain")
         head = "".join(
-            f'<th scope="col"{focus}{_attribute("class", self._kind(index))}{_attribute("title", hint)}>'
+            f'<th scope="col"{focus}{_attribute("class", "number" * self.is_of_numbers(index))}{_attribute("title", hint)}>'
             f"{html.escape(title)}</th>"
             for index, (title, hint) in enumerate(self.heads)
         )
@@ -60,10 +60,10 @@ class Table:
             return f"<details><summary>{title} ({len(self.cells)})</summary>{box}</details>"
         return (f"<h4>{title}</h4>" if title else "") + box
 
-    def _kind(self, column: int) -> str:
-        """Headings stand over their numbers."""
+    def is_of_numbers(self, column: int) -> bool:
+        """Whether most cells of a column are numbers: its heading stands over them."""
         numbers = [row[column].sort is not None and not row[column].css for row in self.cells[:LARGEST_TABLE]]
-        return "number" if sum(numbers) * 2 > len(numbers) else ""
+        return sum(numbers) * 2 > len(numbers)
 
 
 def _cell(cell: Cell, name: str) -> str:
@@ -171,7 +171,7 @@ _COMPARED: tuple[tuple[str, str, Callable[[Comparison], Cell]], ...] = (
     (
         "difference",
         "mean paired difference with its 95 % t-interval; positive: the arm is better",
-        lambda row: interval(Interval(row.difference, row.low, row.high, row.n), signed=True),
+        lambda row: interval(row.interval, signed=True),
     ),
     ("verdict", _VERDICT, verdict),
     ("p", "exact two-sided sign-flip test", lambda row: number(row.p, 3)),

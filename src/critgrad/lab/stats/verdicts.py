@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from .bootstrap import Values
 from .improvement import won
-from .intervals import improvements, mean_interval
+from .intervals import Interval, improvements, mean_interval
 from .signflip import holm, sign_flip
 
 ALPHA = 0.05
@@ -57,6 +57,11 @@ class Comparison:
     poi: float  # probability of improvement
     verdict: str  # "better", "worse", "same" or "open"
     primary: bool
+
+    @property
+    def interval(self) -> Interval:
+        """The difference with its interval."""
+        return Interval(self.difference, self.low, self.high, self.n)
 
     @property
     def identical(self) -> bool:

@@ -21,7 +21,7 @@ from ..report.page import WEB as REPORT_WEB
 from ..report.table import Cell, Table, number, prose, word
 from ..screen.progress import duration
 from ..stats import mean_interval
-from ..words import interval_text, listed
+from ..words import counted, interval_text, listed
 from . import figures
 from .answer import Answer, Arm, Claim, Run
 from .verdict import OFTEN, said_of
@@ -77,19 +77,15 @@ _RULE = (
 def _lead(answer: Answer) -> str:
     runs = sum(1 for arm in answer.arms.values() for _ in _runs(arm))
     parts = [
-        f"Task {answer.task}, {_count(answer.epochs, 'epoch')}",
+        f"Task {answer.task}, {counted(answer.epochs, 'epoch')}",
         f"{'lower' if answer.direction == 'min' else 'higher'} is better",
-        f"{_count(answer.planned, 'replicate')} of {_count(answer.trials, 'trial')} "
-        f"and {_count(answer.report_seeds, 'report run')}",
-        f"{_count(runs, 'run')} in all",
+        f"{counted(answer.planned, 'replicate')} of {counted(answer.trials, 'trial')} "
+        f"and {counted(answer.report_seeds, 'report run')}",
+        f"{counted(runs, 'run')} in all",
         f"margin {answer.margin:.3g}",
         f"value before training {answer.initial:.4g}",
     ]
     return "; ".join(parts) + "."
-
-
-def _count(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _banners(answer: Answer) -> Iterator[str]:
@@ -133,7 +129,7 @@ def _sections(answer: Answer) -> Iterator[str]:
         lines = "\n".join(failed[:_MOST_FAILURES])
         more = f"\n... and {len(failed) - _MOST_FAILURES} more" if len(failed) > _MOST_FAILURES else ""
         yield _section(
-            "Failed runs", f"<p>{_count(len(failed), 'run')} failed.</p><pre>{html.escape(lines + more)}</pre>"
+            "Failed runs", f"<p>{counted(len(failed), 'run')} failed.</p><pre>{html.escape(lines + more)}</pre>"
         )
     yield _section("Provenance", _provenance(answer.provenance))
 

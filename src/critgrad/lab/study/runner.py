@@ -14,7 +14,8 @@ from ..commands import checkpoint_folder
 from ..errors import LabError
 from ..ledger import Ledger
 from ..run.coordinator import Event, Rounds, run_jobs
-from ..run.executors import open_executor, require_order
+from ..run.executors import open_executor
+from ..run.executors.registry import require_order
 from ..run.results import Result
 from ..run.results import provenance as origin_of
 from ..run.spec import content_hash

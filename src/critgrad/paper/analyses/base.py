@@ -57,9 +57,8 @@ class Analysis:
     measure: Callable[[str], dict[str, Any]] | None = None
     timed: bool = False  # its numbers are times: one run after the other, unless told otherwise
     varied: Sequence[str] = ()  # settings that it varies on purpose; runs that differ in others are no one figure
-    of_one_optimizer: bool = (
-        False  # and those of different optimizers, or of other options than the memory's size and decay
-    )
+    # And those of different optimizers, or of other options than the memory's size and decay.
+    of_one_optimizer: bool = False
 
     @property
     def purpose(self) -> str:
@@ -92,10 +91,9 @@ def planned(
     for arm, optimizer, hyper, settings in arms:
         role = Role("analysis", recipe_of(optimizer).family, arm, f"analysis:{analysis}")
         merged = {**options.settings, **settings}
-        out += [
-            Planned(Trial(task, optimizer, _of_run(hyper, seed), seed, merged, options.engine, probe), (role,))
-            for seed in seeds
-        ]
+        for seed in seeds:
+            trial = Trial(task, optimizer, _of_run(hyper, seed), seed, merged, options.engine, probe)
+            out.append(Planned(trial, (role,)))
     return out
 
 

@@ -17,6 +17,10 @@ from ..protocol.paper_values import RUN_TIMES
 from .base import Options, by_arm, planned, tuned
 
 TOPCS = (0, 5, 10, 20, 50, 100)
+# What a memory's size is measured with, by what stands behind the optimizer's name.
+MEMORIES: dict[str, dict[str, Any]] = {f" topC={topC}": {"topC": topC} for topC in (5, 20)} | {
+    f" topC=5 {dtype}": {"topC": 5, "memory_dtype": dtype} for dtype in ("bfloat16", "int8")
+}
 
 
 def runtime_trials(task: str, options: Options) -> list[Planned]:
@@ -47,11 +51,10 @@ def runtime(task: str, rows: Sequence[Row]) -> dict[str, Any]:
             }
         )
     points.sort(key=lambda point: point["topC"])
-    base = next((point for point in points if point["topC"] == 0), None)
+    base: dict[str, Any] = next((point for point in points if point["topC"] == 0), {})
     for point in points:
         for ratio, time in (("epoch_ratio", "epoch_seconds"), ("step_ratio", "step_ms")):
-            known = base is not None and base[time] and point[time] is not None
-            point[ratio] = point[time] / base[time] if base is not None and known else None
+            point[ratio] = point[time] / base[time] if base.get(time) and point[time] is not None else None
     origin = rows[0].provenance if rows else {}
     device = origin.get("accelerator") or origin.get("cpu")
     return {"task": task, "device": device, "points": points, "paper_minutes": RUN_TIMES.get(task.split("@")[0])}
@@ -69,18 +72,12 @@ def bytes_per_parameter(task: str) -> dict[str, Any]:
     gradients = torch.Generator().manual_seed(0)  # the process's own generator is none of our business
     rows = []
     for recipe in OPTIMIZERS.values():
-        variants: list[tuple[str, dict[str, Any]]] = [(recipe.name, {})]
-        if recipe.has_memory:
-            variants = [(f"{recipe.name} topC={topC}", {"topC": topC}) for topC in (5, 20)]
-            variants += [
-                (f"{recipe.name} topC=5 {dtype}", {"topC": 5, "memory_dtype": dtype}) for dtype in ("bfloat16", "int8")
-            ]
-        for label, hyper in variants:
+        for variant, hyper in (MEMORIES if recipe.has_memory else {"": {}}).items():
             weight = torch.nn.Parameter(torch.zeros(size))
             optimizer = build(Trial(task, recipe.name, {"lr": 1e-3, **hyper}), [weight])
             for _ in range(2):
                 weight.grad = torch.randn(size, generator=gradients)
                 optimizer.step()
             held = sum(value.nbytes for value in optimizer.state[weight].values() if isinstance(value, torch.Tensor))
-            rows.append({"label": label, "optimizer": recipe.name, "bytes": held / size})
+            rows.append({"label": recipe.name + variant, "optimizer": recipe.name, "bytes": held / size})
     return {"task": task, "parameters": size, "rows": sorted(rows, key=lambda row: row["bytes"])}

@@ -10,6 +10,7 @@ import numpy as np
 
 from critgrad.lab.ledger import Planned, Row
 
+from ..protocol.arms import FAMILIES
 from .base import Arm, Options, grid, planned, tuned, with_memory
 
 STALENESS_TOPC = (5, 10, 20)
@@ -64,8 +65,7 @@ def norms(task: str, rows: Sequence[Row]) -> dict[str, Any]:
         if not members:
             continue
         length = min(len(row.curves["g_norm"]) for row in members)
-        stored = np.stack([row.curves["gc_norm"][:length] for row in members])
-        current = np.stack([row.curves["g_norm"][:length] for row in members])
+        stored, current = (np.stack([row.curves[of][:length] for row in members]) for of in ("gc_norm", "g_norm"))
         lines.append(
             {
                 "topC": topC,
@@ -85,9 +85,9 @@ def _median(values: np.ndarray) -> float:
 
 
 def damping_trials(task: str, options: Options) -> list[Planned]:
-    names: tuple[str, ...] = ("SGD_F", "SGDM_F", "RMSprop_F", "Adam_F")
+    names = [f"{family}_F" for family in FAMILIES]
     if options.optimizer:
-        names = (with_memory("damping", options.optimizer, ("F",)),)
+        names = [with_memory("damping", options.optimizer, ("F",))]
     arms: list[Arm] = [(name, name, tuned(task, name), {}) for name in names]
     return planned("damping", task, options, arms, probe=("damping", "memory"))
 

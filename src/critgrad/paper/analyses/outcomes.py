@@ -34,18 +34,16 @@ def _outcome(members: Sequence[Row]) -> dict[str, Any]:
     """
     values = [float(row.summary["test"]) for row in members]
     found = mean_interval(values)
-    losses = [row.summary["final_train_loss"] for row in members]
-    known = [loss for loss in losses if loss is not None]
+    known = [loss for row in members if (loss := row.summary["final_train_loss"]) is not None]
+    kept = [row.summary for row in members if not row.summary["diverged"]]
     return {
         "runs": len(members),
         "test": found.mean,
         "low": found.low,
         "high": found.high,
         "values": values,
-        "diverged": sum(bool(row.summary["diverged"]) for row in members),
-        "at_worst": sum(
-            row.summary["test"] == row.summary.get("worst") and not row.summary["diverged"] for row in members
-        ),
+        "diverged": len(members) - len(kept),
+        "at_worst": sum(summary["test"] == summary.get("worst") for summary in kept),
         "train_loss": float(np.mean(known)) if known else None,
     }
 
@@ -61,10 +59,8 @@ def sensitivity_trials(task: str, options: Options) -> list[Planned]:
 
 def _chosen(task: str, optimizer: str | None) -> dict[str, Any]:
     """Where the two lines of the paper's figures meet."""
-    chosen: dict[str, Any] = {"topC": 5, "decay": 0.7}  # the class's own
-    if optimizer is not None:
-        chosen |= {**recipe_of(optimizer).defaults, **tuned(task, optimizer)}
-    return {"topC": chosen["topC"], "decay": chosen["decay"]}
+    own = {} if optimizer is None else {**recipe_of(optimizer).defaults, **tuned(task, optimizer)}
+    return {"topC": own.get("topC", 5), "decay": own.get("decay", 0.7)}  # as the class has them
 
 
 def sensitivity(task: str, rows: Sequence[Row]) -> dict[str, Any]:
@@ -73,12 +69,12 @@ def sensitivity(task: str, rows: Sequence[Row]) -> dict[str, Any]:
         {"topC": members[0].trial.hyper["topC"], "decay": members[0].trial.hyper["decay"], **_outcome(members)}
         for members in by_arm(rows, "sensitivity").values()
     ]
-    optimizer = rows[0].trial.optimizer if rows else None
+    optimizer, metric = rows[0].trial.optimizer if rows else None, task_of(task).metric
     return {
         "task": task,
         "optimizer": optimizer,
-        "metric": task_of(task).metric.name,
-        "higher_is_better": task_of(task).metric.higher_is_better,
+        "metric": metric.name,
+        "higher_is_better": metric.higher_is_better,
         "chosen": _chosen(task, optimizer),
         "cells": sorted(cells, key=lambda cell: (cell["topC"], cell["decay"])),
     }
@@ -129,14 +125,8 @@ def ablation(task: str, rows: Sequence[Row]) -> dict[str, Any]:
         pairs = [sign * (r.summary["test"] - reference[r.trial.seed]) for r in members if r.trial.seed in reference]
         found = mean_interval(pairs) if pairs and name != usual else None
         difference = None if found is None else {"mean": found.mean, "low": found.low, "high": found.high}
-        row = {
-            "optimizer": optimizer,
-            "variant": name,
-            "reference": usual,
-            "difference": difference,
-            **_outcome(members),
-        }
-        studies.setdefault(study, []).append(row)
+        varied = {"optimizer": optimizer, "variant": name, "reference": usual, "difference": difference}
+        studies.setdefault(study, []).append({**varied, **_outcome(members)})
     for study, found_rows in studies.items():
         found_rows.sort(key=lambda row: (_place(row["optimizer"]), order[f"{study}: {row['variant']}"]))
     ordered = {study: studies[study] for study in ABLATIONS if study in studies}

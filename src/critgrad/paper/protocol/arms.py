@@ -70,10 +70,6 @@ class FairArm:
         """Its name in the tables of a family."""
         return self.labels.get(family, self.label.format(family))
 
-    def in_family(self, family: str) -> bool:
-        """Whether a family has it."""
-        return family in self.search if self.tuned else True
-
 
 def _pairs(names: Iterable[str]) -> Pairs:
     """``["C.topC"]`` as (group, name)."""

@@ -65,7 +65,7 @@ def write_defaults(outcome: Outcome, path: Path | None = None) -> Path:
         )
     registration = outcome.registration
     rows = [row for row in outcome.arms if row.epochs == registration.epochs and not row.arm.endswith("-longer")]
-    values: dict[str, Any] = {
+    values = {
         "format": FORMAT,
         "task": outcome.task,
         "command": f"critgrad sweep {outcome.task} --track fair",
@@ -75,11 +75,10 @@ def write_defaults(outcome: Outcome, path: Path | None = None) -> Path:
         "tuning_seeds": list(registration.tuning_seeds),
         "settings": registration.trial_settings,
         "engine": registration.engine,
-        "arms": [{name: getattr(row, name) for name in _WRITTEN} for row in rows],
     }
     path = path or FOLDER / f"{outcome.task}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    arms = ",\n".join(f"    {json.dumps(arm)}" for arm in values.pop("arms"))
+    arms = ",\n".join(f"    {json.dumps({name: getattr(row, name) for name in _WRITTEN})}" for row in rows)
     head = json.dumps(values, indent=2).removesuffix("\n}")
     path.write_text(f'{head},\n  "arms": [\n{arms}\n  ]\n}}\n', encoding="utf-8")
     return path
@@ -116,10 +115,8 @@ def chosen_hyper(task: str, optimizer: str) -> dict[str, Any]:
             rows.sort(key=lambda row: (row.family != family, _OWN_ARMS.index(row.arm)))
             if rows:
                 return dict(rows[0].hyper)
-    for best in paper_values.BEST:
-        if (best.task, best.optimizer) == (name, optimizer):
-            return dict(best.hyper)
-    return {"lr": STARTING_LR[family]}
+    best = (row.hyper for row in paper_values.BEST if (row.task, row.optimizer) == (name, optimizer))
+    return dict(next(best, {"lr": STARTING_LR[family]}))
 
 
 # The arms in which an optimizer stands for itself; in the others it is a control with options to match.

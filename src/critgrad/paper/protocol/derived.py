@@ -13,10 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from critgrad import theory
 from critgrad.lab.ledger.view import RowLike, View
 from critgrad.lab.run.spec import Trial
 from critgrad.lab.spaces import rounded_lr
@@ -80,9 +82,7 @@ class Bench:
     def probed(self, optimizer: str, hyper: Mapping[str, Any], probe: tuple[str, ...]) -> list[Trial]:
         """Runs on the tuning seeds that record what a control must match."""
         r = self.registration
-        return [
-            Trial(r.task, optimizer, hyper, seed, r.trial_settings, r.engine, probe, r.hash) for seed in r.tuning_seeds
-        ]
+        return [r.trial(optimizer, hyper, seed, probe=probe) for seed in r.tuning_seeds]
 
     def of_memory(self, role: str) -> list[Trial]:
         """The memory arm at its selected point, looked at."""
@@ -94,11 +94,8 @@ class Bench:
         r, chosen = self.registration, self.selected[arm]
         if r.timing is None or arm not in r.timing.arms:
             return []
-        settings = {**r.trial_settings, "epochs": r.timing.epochs}
-        return [
-            Trial(r.task, chosen.optimizer, chosen.hyper(seed), seed, settings, "single", registration=r.hash)
-            for seed in r.timing.seeds
-        ]
+        seeds, epochs = r.timing.seeds, r.timing.epochs
+        return [r.trial(chosen.optimizer, chosen.hyper(seed), seed, epochs, engine="single") for seed in seeds]
 
 
 def derive(arm: str, bench: Bench) -> State:
@@ -111,24 +108,21 @@ def derive(arm: str, bench: Bench) -> State:
 
 def _step_of_c(bench: Bench) -> State:
     """SGD: the learning rate times the memory's gain. Adam, RMSprop: equal update RMS, since they rescale any gain."""
-    point = bench.selected["C"].hyper(0)
     if bench.family in ADAPTIVE:
-        return _matched_rms(bench, "C", bench.base.optimizer, dict(bench.base.fixed), point["lr"])
+        return _matched_rms(bench, "C")
+    point = bench.selected["C"].hyper(0)
     gain = _gain(point)
     hyper = {**bench.base.fixed, "lr": rounded_lr(point["lr"] * gain)}
     return Control(bench.base.optimizer, hyper, f"lr x {gain:g}")
 
 
-def _step_of_f(bench: Bench) -> State:
-    point = bench.selected["F"].hyper(0)
-    return _matched_rms(bench, "F", bench.base.optimizer, dict(bench.base.fixed), point["lr"])
+def _matched_rms(bench: Bench, role: str, start: float | None = None, **more: float) -> State:
+    """The base with the learning rate at which its updates have the memory's RMS, found by measuring and correcting.
 
-
-def _matched_rms(bench: Bench, role: str, optimizer: str, hyper: dict[str, Any], lr: float) -> State:
-    """The base with the learning rate at which its updates have the memory's RMS, found by measuring and correcting."""
-    goal = bench.of_memory(role)
-    lr = rounded_lr(lr)
-    note = ""
+    It begins at ``start``, or at the memory's own.
+    """
+    goal, optimizer, hyper = bench.of_memory(role), bench.base.optimizer, {**bench.base.fixed, **more}
+    lr, note = rounded_lr(bench.selected[role].hyper(0)["lr"] if start is None else start), ""
     for _ in range(_MATCHING_STEPS):
         trials = bench.probed(optimizer, {**hyper, "lr": lr}, ("update",))
         if missing := bench.view.missing([*goal, *trials]):
@@ -153,11 +147,8 @@ def _rms_ratio(wanted: Sequence[RowLike], got: Sequence[RowLike]) -> float:
     """The memory's update RMS over the control's: geometric mean over epochs and seeds, which all weigh alike."""
     logs = []
     for one, other in zip(wanted, got):
-        a, b = one.curves.get("update_rms"), other.curves.get("update_rms")
-        if a is None or b is None or len(a) != len(b) or not len(a):
-            return math.nan
-        a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-        if not (np.isfinite(a).all() and np.isfinite(b).all() and (a > 0).all() and (b > 0).all()):
+        a, b = (np.asarray(row.curves.get("update_rms", ()), np.float64) for row in (one, other))
+        if len(a) != len(b) or not len(a) or not all((np.isfinite(rms) & (rms > 0)).all() for rms in (a, b)):
             return math.nan
         logs += (np.log(a) - np.log(b)).tolist()
     return math.exp(float(np.mean(logs)))
@@ -173,8 +164,6 @@ def _momentum_of_c(bench: Bench) -> State:
     ``gamma`` under a memory has ``S / (1 - gamma)`` and ``dl + gamma / (1 - gamma)``. Equal delays give ``beta``, equal
     gains the learning rate; for Adam (``beta1``) and RMSprop the learning rate is matched in update RMS instead.
     """
-    from critgrad import theory
-
     trials = bench.of_memory("C")
     if missing := bench.view.missing(trials):
         return Waiting(tuple(missing), "analysis:matching")
@@ -189,7 +178,7 @@ def _momentum_of_c(bench: Bench) -> State:
     note = f"mean age {age:.3g}, momentum {beta:.4g}"
     if bench.family in ADAPTIVE:
         name, start = ("beta1", point["lr"]) if bench.family == "Adam" else ("momentum", point["lr"] * (1 - beta))
-        found = _matched_rms(bench, "C", bench.base.optimizer, {**bench.base.fixed, name: beta}, start)
+        found = _matched_rms(bench, "C", start, **{name: beta})
         return Control(found.optimizer, found.hyper, f"{note}, {found.note}") if isinstance(found, Control) else found
     lr = rounded_lr(point["lr"] * _gain(point) / (1 - gamma) * (1 - beta))
     return Control("SGDM", {"momentum": beta, "lr": lr}, f"{note}, lr {lr:g}")
@@ -203,43 +192,35 @@ def mean_age(rows: Sequence[RowLike]) -> float:
 
 
 def _gain(point: Mapping[str, Any]) -> float:
-    from critgrad import theory
-
     return theory.gains(point["aggr"], point["topC"]).S
 
 
 # -- selection ---------------------------------------------------------------------------------------------------------
 
 
-def _yoked(role: str) -> Callable[[Bench], State]:
-    def plan(bench: Bench) -> State:
-        if len(bench.registration.report_seeds) < 2:
-            return LeftOut("a donor needs a second report seed")
-        arm = bench.selected[role]
-        return Control(arm.optimizer, arm.hyper(0), "decisions of the next report seed", yoked=True)
-
-    return plan
+def _yoked(bench: Bench, role: str) -> State:
+    if len(bench.registration.report_seeds) < 2:
+        return LeftOut("a donor needs a second report seed")
+    arm = bench.selected[role]
+    return Control(arm.optimizer, arm.hyper(0), "decisions of the next report seed", yoked=True)
 
 
 # -- wall-clock --------------------------------------------------------------------------------------------------------
 
 
-def _longer(role: str, without: str = "base") -> Callable[[Bench], State]:
-    def plan(bench: Bench) -> State:
-        """The tuned base, or rival, for as many epochs as fit in the memory's time, rounded in its favour."""
-        mine, theirs = bench.timed(role), bench.timed(without)
-        if not mine or not theirs:
-            return LeftOut(f"the registration does not time it and its {without}")
-        if missing := bench.view.missing([*mine, *theirs]):
-            return Waiting(tuple(missing), "analysis:timing")
-        ratio = epoch_seconds(bench.view.of(mine)) / epoch_seconds(bench.view.of(theirs))
-        if not math.isfinite(ratio):
-            return LeftOut("the timed runs carry no seconds for two epochs")
-        epochs = max(bench.registration.epochs, math.ceil(bench.registration.epochs * ratio))
-        plain = bench.selected[without]
-        return Control(plain.optimizer, plain.hyper(0), f"time ratio {ratio:.3g}, {epochs} epochs", epochs=epochs)
-
-    return plan
+def _longer(bench: Bench, role: str, without: str = "base") -> State:
+    """The tuned base, or rival, for as many epochs as fit in the memory's time, rounded in its favour."""
+    mine, theirs = bench.timed(role), bench.timed(without)
+    if not mine or not theirs:
+        return LeftOut(f"the registration does not time it and its {without}")
+    if missing := bench.view.missing([*mine, *theirs]):
+        return Waiting(tuple(missing), "analysis:timing")
+    ratio = epoch_seconds(bench.view.of(mine)) / epoch_seconds(bench.view.of(theirs))
+    if not math.isfinite(ratio):
+        return LeftOut("the timed runs carry no seconds for two epochs")
+    epochs = max(bench.registration.epochs, math.ceil(bench.registration.epochs * ratio))
+    plain = bench.selected[without]
+    return Control(plain.optimizer, plain.hyper(0), f"time ratio {ratio:.3g}, {epochs} epochs", epochs=epochs)
 
 
 def epoch_seconds(rows: Sequence[RowLike]) -> float:
@@ -252,10 +233,10 @@ def epoch_seconds(rows: Sequence[RowLike]) -> float:
 DERIVED: dict[str, Callable[[Bench], State]] = {
     "C-step": _step_of_c,
     "C-momentum": _momentum_of_c,
-    "C-yoked": _yoked("C"),
-    "C-longer": _longer("C"),
-    "F-step": _step_of_f,
-    "F-yoked": _yoked("F"),
-    "F-longer": _longer("F"),
-    "F-rival-longer": _longer("F-rival", without="rival"),
+    "C-yoked": partial(_yoked, role="C"),
+    "C-longer": partial(_longer, role="C"),
+    "F-step": partial(_matched_rms, role="F"),
+    "F-yoked": partial(_yoked, role="F"),
+    "F-longer": partial(_longer, role="F"),
+    "F-rival-longer": partial(_longer, role="F-rival", without="rival"),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from critgrad.lab.ledger.committed import standing
 from critgrad.lab.ledger.reach import reach, speedups, target_of
-from critgrad.lab.ledger.view import Reader, RowLike, View, number
+from critgrad.lab.ledger.view import Reader, RowLike, number
 from critgrad.lab.stats import (
     BestSoFar,
     Comparison,
@@ -33,46 +33,31 @@ from .derived import Control, LeftOut, Waiting, epoch_seconds
 from .records import ArmResult, Cost, Missing, Outcome
 from .registration import Registration
 from .tracks import Fair, FamilyState
-from .tuning import longest_runs, tuning_trial
+from .tuning import last_runs, longest_runs
 
 _PER_SEED = ("donor_seed", "seed")  # arguments that differ from run to run of one arm
 
 
 def tables(ledger: Reader, registration: Registration) -> Outcome:
     """The tables, as far as the ledger's rows go; ``pending`` says what is still to be run."""
-    track = Fair(registration)
-    view = track.view(ledger)
-    states = track.states(view)
-    rows = {family: _reported(track, state, view) for family, state in states.items()}
-    reported = [row for of_family in rows.values() for of_arm in of_family.values() for row in of_arm]
-    worst_loss = _worst_loss(reported)
-    arms: list[ArmResult] = []
-    missing: list[Missing] = []
-    targets: dict[str, float | None] = {}
-    for family, state in states.items():
-        targets[family] = _target(registration, state, view)
-        arms += _arms(track, state, view, rows[family], targets[family], worst_loss)
-        missing += _missing(registration, state, rows[family])
-    found = {(row.family, row.arm): row for row in arms}
-    initial = _initial(view)
-    margins = _margins(registration, initial, found)
-    pairs = _primary_pairs(registration, states, view, found, margins)
-    plan = track.plan(ledger)
+    found = _Experiment(ledger, registration)
+    states, arms, view = found.states, found.arms, found.view
+    pairs = found.primary_pairs()
     return Outcome(
         registration=registration,
         standing=standing(ledger, registration),
-        arms=tuple(arms),
+        arms=tuple(arms.values()),
         primary=tuple(judged(pairs)),
-        descriptive=tuple(judge(_descriptive_pairs(registration, found, margins))),
-        missing=tuple(missing),
-        targets=targets,
+        descriptive=tuple(judge(found.descriptive_pairs())),
+        missing=tuple(row for state in states.values() for row in found.missing(state)),
+        targets=found.targets,
         widened={family: state.tuning.widened for family, state in states.items()},
         trials={family: max(map(len, state.tuning.points.values())) for family, state in states.items()},
-        pending=dict(Counter(role.purpose for planned in plan for role in planned.roles[:1])),
+        pending=dict(Counter(item.roles[0].purpose for item in found.track.wanted(states, view))),
         data=tuple(sorted({(row.summary["data_state"], row.summary["data_sha256"]) for row in view.rows.values()})),
-        mixed=_mixed(reported),
+        mixed=_mixed(found.reported),
         runs=len(view.rows),
-        initial=initial,
+        initial=found.initial,
         pairs=tuple(pairs),
     )
 
@@ -107,57 +92,53 @@ def _role(pair: Pair) -> str:
     return pair.family.rpartition("_")[2]
 
 
-def _initial(view: View) -> float | None:
-    finite = _finite(row.summary.get("initial_valid") for row in view.rows.values())
-    return float(np.median(finite)) if finite else None
-
-
 def _finite(values: Iterable[Any]) -> list[float]:
     return [value for value in map(number, values) if math.isfinite(value)]
 
 
-# -- arms --------------------------------------------------------------------------------------------------------------
+# -- one experiment ----------------------------------------------------------------------------------------------------
 
 
-def _reported(track: Fair, state: FamilyState, view: View) -> dict[str, list[RowLike]]:
-    """The reported rows of the arms whose seeds are all done."""
-    out = {}
-    for arm in track.registration.arms:
-        trials = track.report_trials(state, arm)
-        if trials and not view.missing(trials):
-            out[arm] = view.of(trials)
-    return out
+class _Experiment:
+    """What a ledger has of a registration: where its families stand, the arms whose report seeds are all done, their pairs."""
 
+    def __init__(self, ledger: Reader, registration: Registration) -> None:
+        self.registration = registration
+        self.track = Fair(registration)
+        self.view = self.track.view(ledger)
+        self.states = self.track.states(self.view)
+        self.rows = {family: self._reported(state) for family, state in self.states.items()}
+        self.reported = [row for of_family in self.rows.values() for of_arm in of_family.values() for row in of_arm]
+        self.targets = {family: self._target(state) for family, state in self.states.items()}
+        # What a diverged run is given: the largest final training loss of any other.
+        finished = (row.summary for row in self.reported if not row.summary.get("diverged"))
+        self.worst_loss = max(_finite(summary.get("final_train_loss") for summary in finished), default=0.0)
+        initial = _finite(row.summary.get("initial_valid") for row in self.view.rows.values())
+        self.initial = float(np.median(initial)) if initial else None
+        self.arms = {(row.family, row.arm): row for state in self.states.values() for row in self._arms(state)}
 
-def _target(registration: Registration, state: FamilyState, view: View) -> float | None:
-    base = state.selected.get("base")
-    if base is None:
-        return None
-    trials = [tuning_trial(registration, base.search, base.point, seed) for seed in registration.tuning_seeds]
-    return target_of(view.of(trials), view, registration.target)
+    def _reported(self, state: FamilyState) -> dict[str, list[RowLike]]:
+        trials = {arm: self.track.report_trials(state, arm) for arm in self.registration.arms}
+        return {arm: self.view.of(wanted) for arm, wanted in trials.items() if wanted and not self.view.missing(wanted)}
 
+    def _target(self, state: FamilyState) -> float | None:
+        base = state.selected.get("base")
+        if base is None:
+            return None
+        return target_of(last_runs(self.registration, base, self.view), self.view, self.registration.target)
 
-def _arms(
-    track: Fair,
-    state: FamilyState,
-    view: View,
-    rows: Mapping[str, list[RowLike]],
-    target: float | None,
-    worst_loss: float,
-) -> list[ArmResult]:
-    registration = track.registration
-    epochs = {arm: track.report_trials(state, arm)[0].settings["epochs"] for arm in rows}
-    times = {
-        arm: {} if target is None else reach(of_arm, target, registration.higher_is_better, epochs[arm])
-        for arm, of_arm in rows.items()
-    }
-    out = []
-    for arm, of_arm in rows.items():
-        chosen, control = state.selected.get(arm), state.derived.get(arm)
-        values = view.values(of_arm, "test")
-        trial = of_arm[0].trial
-        out.append(
-            ArmResult(
+    def _arms(self, state: FamilyState) -> Iterator[ArmResult]:
+        registration, target, rows = self.registration, self.targets[state.family], self.rows[state.family]
+        epochs = {arm: of_arm[0].trial.settings["epochs"] for arm, of_arm in rows.items()}
+        times = {
+            arm: {} if target is None else reach(of_arm, target, registration.higher_is_better, epochs[arm])
+            for arm, of_arm in rows.items()
+        }
+        for arm, of_arm in rows.items():
+            chosen, control = state.selected.get(arm), state.derived.get(arm)
+            values = self.view.values(of_arm, "test")
+            trial = of_arm[0].trial
+            yield ArmResult(
                 family=state.family,
                 arm=arm,
                 label=ARMS[arm].label_in(state.family),
@@ -174,156 +155,105 @@ def _arms(
                 values=tuple(values),
                 test=mean_interval(values),
                 diverged=sum(bool(row.summary.get("diverged")) for row in of_arm),
-                train_loss=mean_interval([_train_loss(row, worst_loss) for row in of_arm]),
+                train_loss=mean_interval([self._train_loss(row) for row in of_arm]),
                 reach=times[arm],
                 speedup=speedups(times[arm], times["base"]) if arm != "base" and "base" in times else {},
-                cost=_cost(state, arm, view, of_arm),
-                best_after=_best_after(registration, state, arm, view),
+                cost=self._cost(state, arm),
+                best_after=self._best_after(state, arm),
                 epochs=epochs[arm],
                 keys=tuple(row.key for row in of_arm),
             )
+
+    def _train_loss(self, row: RowLike) -> float:
+        value, worst = number(row.summary.get("final_train_loss")), self.worst_loss
+        return min(value, worst) if math.isfinite(value) and not row.summary.get("diverged") else worst
+
+    def _cost(self, state: FamilyState, arm: str) -> Cost | None:
+        """From the timed runs; where there are none, from the reported ones if they were single runs and all have times: side
+        by side on a GPU one has them only if its CUDA graph could not be captured.
+        """
+        if state.bench is None or arm not in state.selected:
+            return None
+        reported = self.rows[state.family][arm]
+        by_themselves = [row for trial in state.bench.timed(arm) if (row := self.view.get(trial)) is not None]
+        timed = [row for row in by_themselves or reported if row.summary.get("step_ms") is not None]
+        if not timed or (not by_themselves and len(timed) < len(reported)):
+            return None
+        names = ("step_ms", "step_ms_low", "step_ms_high")
+        times = {name: float(np.median([number(row.summary.get(name)) for row in timed])) for name in names}
+        peaks = [int(row.summary["run_bytes"]) for row in timed if row.summary.get("run_bytes")]
+        return Cost(
+            **times,
+            epoch_seconds=epoch_seconds(timed),
+            peak_bytes=max(peaks, default=None),
+            by_seed={row.trial.seed: each for row in timed if math.isfinite(each := epoch_seconds([row]))},
         )
-    return out
 
+    def _best_after(self, state: FamilyState, arm: str) -> BestSoFar | None:
+        """The expected best against the number of trials, on the seeds that every trial had.
 
-def _train_loss(row: RowLike, worst: float) -> float:
-    value = number(row.summary.get("final_train_loss"))
-    return min(value, worst) if math.isfinite(value) and not row.summary.get("diverged") else worst
+        A point that a rung has stopped counts by its longest run.
+        """
+        chosen = state.selected.get(arm)
+        if chosen is None:
+            return None
+        points = state.tuning.points[arm]
+        longest = [longest_runs(self.registration, chosen.search, point, self.view) for point in points]
+        valid, test = ([float(np.mean(self.view.values(rows, of))) for rows in longest] for of in ("valid", "test"))
+        return expected_best(valid, test, higher_is_better=self.registration.higher_is_better)
 
-
-def _worst_loss(rows: Iterable[RowLike]) -> float:
-    """The largest final training loss of any reported run: what a diverged one is given."""
-    return max(
-        _finite(row.summary.get("final_train_loss") for row in rows if not row.summary.get("diverged")), default=0.0
-    )
-
-
-def _cost(state: FamilyState, arm: str, view: View, reported: Sequence[RowLike]) -> Cost | None:
-    """From the timed runs; where there are none, from the reported ones if they were single runs and all have times: side by
-    side on a GPU one has them only if its CUDA graph could not be captured.
-    """
-    if state.bench is None or arm not in state.selected:
-        return None
-    by_themselves = [row for trial in state.bench.timed(arm) if (row := view.get(trial)) is not None]
-    timed = [row for row in by_themselves or reported if row.summary.get("step_ms") is not None]
-    if not timed or (not by_themselves and len(timed) < len(reported)):
-        return None
-
-    def median(name: str) -> float:
-        return float(np.median([number(row.summary.get(name)) for row in timed]))
-
-    peaks = [int(row.summary["run_bytes"]) for row in timed if row.summary.get("run_bytes")]
-    return Cost(
-        median("step_ms"),
-        median("step_ms_low"),
-        median("step_ms_high"),
-        epoch_seconds(timed),
-        max(peaks) if peaks else None,
-        {row.trial.seed: seconds for row in timed if math.isfinite(seconds := epoch_seconds([row]))},
-    )
-
-
-def _best_after(registration: Registration, state: FamilyState, arm: str, view: View) -> BestSoFar | None:
-    """The expected best against the number of trials, on the seeds that every trial had.
-
-    A point that a rung has stopped counts by its longest run.
-    """
-    chosen = state.selected.get(arm)
-    if chosen is None:
-        return None
-    means: dict[str, list[float]] = {"valid": [], "test": []}
-    for point in state.tuning.points[arm]:
-        rows = longest_runs(registration, chosen.search, point, view)
-        for name, values in means.items():
-            values.append(float(np.mean(view.values(rows, name))))
-    return expected_best(means["valid"], means["test"], higher_is_better=registration.higher_is_better)
-
-
-def _missing(registration: Registration, state: FamilyState, rows: Mapping[str, Any]) -> list[Missing]:
-    out = []
-    for arm in registration.arms:
-        if arm in rows or not ARMS[arm].in_family(state.family):
-            continue
-        derived = state.derived.get(arm)
-        if isinstance(derived, LeftOut):
-            reason = derived.reason
-        elif isinstance(derived, Waiting):
-            reason = "not measured yet"
-        else:
-            reason = "not tuned yet" if state.tuning.pending else "not run on all report seeds yet"
-        out.append(Missing(state.family, arm, reason))
-    return out
-
-
-# -- comparisons -------------------------------------------------------------------------------------------------------
-
-Found = Mapping[tuple[str, str], ArmResult]
-
-
-def _margins(registration: Registration, initial: float | None, found: Found) -> dict[str, float]:
-    """By family, the difference below which two values are the same: a share of what the tuned base learns."""
-    bases = {family: row.test.mean for (family, arm), row in found.items() if arm == "base"}
-    if initial is None:
-        return {}
-    in_logs = registration.metric == "perplexity"
-    return {family: margin_of(initial, reached, in_logs) for family, reached in bases.items()}
-
-
-def _primary_pairs(
-    registration: Registration,
-    states: Mapping[str, FamilyState],
-    view: View,
-    found: Found,
-    margins: Mapping[str, float],
-) -> list[Pair]:
-    """Each memory against the best of its rivals, the rival chosen on the tuning seeds alone."""
-    out = []
-    for primary in registration.primary:
-        for family, state in states.items():
-            if (family, primary.arm) not in found:
+    def missing(self, state: FamilyState) -> Iterator[Missing]:
+        """The arms of a family without numbers."""
+        for arm in self.registration.arms:
+            elsewhere = ARMS[arm].tuned and state.family not in ARMS[arm].search  # an arm of other families
+            if elsewhere or arm in self.rows[state.family]:
                 continue
-            rival = _best_rival(registration, state, primary.against, view)
-            if rival is not None and (family, rival) in found:
-                arms = found[family, primary.arm], found[family, rival]
-                out.append(_pair(registration, *arms, margins.get(family), primary=True))
-    return out
+            derived = state.derived.get(arm)
+            if isinstance(derived, LeftOut):
+                reason = derived.reason
+            elif isinstance(derived, Waiting):
+                reason = "not measured yet"
+            else:
+                reason = "not tuned yet" if state.tuning.pending else "not run on all report seeds yet"
+            yield Missing(state.family, arm, reason)
 
+    def primary_pairs(self) -> list[Pair]:
+        """Each memory against the best of its rivals, the rival chosen on the tuning seeds alone."""
+        arms, out = self.arms, []
+        for primary in self.registration.primary:
+            for family, state in self.states.items():
+                rival = self._best_rival(state, primary.against) if (family, primary.arm) in arms else None
+                if rival is not None and (family, rival) in arms:
+                    out.append(self._pair(arms[family, primary.arm], arms[family, rival], primary=True))
+        return out
 
-def _best_rival(registration: Registration, state: FamilyState, names: Sequence[str], view: View) -> str | None:
-    """The best of ``names`` on the tuning seeds; of equals the first: base, rival, tuned momentum, as announced."""
-    there = [state.selected[name] for name in names if name in state.selected]
-    if not there:
-        return None
-    values = {}
-    for chosen in there:
-        trials = [tuning_trial(registration, chosen.search, chosen.point, seed) for seed in registration.tuning_seeds]
-        values[chosen.arm] = view.values(view.of(trials), "valid")
-    return choose(values, higher_is_better=registration.higher_is_better).key
+    def _best_rival(self, state: FamilyState, names: Sequence[str]) -> str | None:
+        """The best of ``names`` on the tuning seeds; of equals the first: base, rival, tuned momentum, as announced."""
+        there = [state.selected[name] for name in names if name in state.selected]
+        rows = {chosen.arm: last_runs(self.registration, chosen, self.view) for chosen in there}
+        values = {arm: self.view.values(of_arm, "valid") for arm, of_arm in rows.items()}
+        return choose(values, higher_is_better=self.view.higher_is_better).key if values else None
 
+    def descriptive_pairs(self) -> list[Pair]:
+        """Each arm against its base, its own controls and the other optimizers."""
+        out = []
+        for (family, arm), row in self.arms.items():
+            rivals = [*(["base"] if arm != "base" else []), *ARMS[arm].against]
+            there = [self.arms[family, rival] for rival in rivals if (family, rival) in self.arms]
+            out += [self._pair(row, rival) for rival in there]
+        return out
 
-def _descriptive_pairs(registration: Registration, found: Found, margins: Mapping[str, float]) -> list[Pair]:
-    out = []
-    for (family, arm), row in found.items():
-        rivals = [*(["base"] if arm != "base" else []), *ARMS[arm].against]
-        there = [found[family, rival] for rival in rivals if (family, rival) in found]
-        out += [_pair(registration, row, rival, margins.get(family)) for rival in there]
-    return out
+    def _pair(self, arm: ArmResult, rival: ArmResult, primary: bool = False) -> Pair:
+        family = f"{arm.family}_{arm.arm}" if primary else arm.family
+        task, higher, margin = self.registration.task, self.registration.higher_is_better, self._margin(arm.family)
+        return Pair(task, family, arm.label, rival.label, arm.values, rival.values, higher, primary, margin)
 
-
-def _pair(
-    registration: Registration, arm: ArmResult, rival: ArmResult, margin: float | None, primary: bool = False
-) -> Pair:
-    return Pair(
-        registration.task,
-        f"{arm.family}_{arm.arm}" if primary else arm.family,
-        arm.label,
-        rival.label,
-        arm.values,
-        rival.values,
-        registration.higher_is_better,
-        primary,
-        margin,
-    )
+    def _margin(self, family: str) -> float | None:
+        """The difference below which two values are the same: a share of what the tuned base learns."""
+        initial, base = self.initial, self.arms.get((family, "base"))
+        if initial is None or base is None:
+            return None
+        return margin_of(initial, base.test.mean, self.registration.metric == "perplexity")
 
 
 # -- several tasks -----------------------------------------------------------------------------------------------------
@@ -348,17 +278,14 @@ def suite(outcomes: Iterable[Outcome]) -> list[Comparison]:
 
 def suite_table(outcomes: Sequence[Outcome]) -> list[SuiteRow]:
     """Every arm's interquartile mean over the tasks in which both it and its base have numbers."""
-    names = [name for outcome in outcomes for name in ((row.family, row.arm) for row in outcome.arms)]
     rows = []
-    for family, arm in dict.fromkeys(names):
+    for family, arm in dict.fromkeys((row.family, row.arm) for outcome in outcomes for row in outcome.arms):
         mine: dict[str, Sequence[float]] = {}
         base: dict[str, Sequence[float]] = {}
         for outcome in outcomes:
             found, reference = outcome.arm(family, arm), outcome.arm(family, "base")
-            if found is None or reference is None or outcome.initial is None:
-                continue
-            if outcome.initial == reference.test.mean:
-                continue  # the base has learnt nothing: there is no scale
+            if found is None or reference is None or outcome.initial is None or outcome.initial == reference.test.mean:
+                continue  # without what the base has learnt there is no scale
             scale = outcome.initial, reference.test.mean
             mine[outcome.task] = normalised(found.values, *scale).tolist()
             base[outcome.task] = normalised(reference.values, *scale).tolist()

@@ -40,6 +40,11 @@ class Performance:
     value: float
     spread: float
 
+    @property
+    def text(self) -> str:
+        """As in its table."""
+        return f"{self.value:g} ± {self.spread:g}"
+
 
 @dataclass(frozen=True)
 class Best:
@@ -54,12 +59,8 @@ class Best:
 def _parse(line: str) -> Best:
     task, optimizer, *cells = line.split()
     values = dict(zip(_COLUMNS, cells))
-    hyper = {name: _number(name, text) for name, text in values.items() if text != "-"}
+    hyper = {name: int(text) if name == "topC" else float(text) for name, text in values.items() if text != "-"}
     return Best(task, optimizer, _with_aggregation(optimizer, hyper), Performance(float(cells[-2]), float(cells[-1])))
-
-
-def _number(name: str, text: str) -> int | float:
-    return int(text) if name == "topC" else float(text)
 
 
 def _with_aggregation(optimizer: str, hyper: Mapping[str, Any]) -> dict[str, Any]:

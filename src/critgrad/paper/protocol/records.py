@@ -61,11 +61,6 @@ class ArmResult:
         return self.diverged / len(self.seeds)
 
 
-def interval_of(found: Comparison) -> Interval:
-    """The difference of a comparison with its interval."""
-    return Interval(found.difference, found.low, found.high, found.n)
-
-
 @dataclass(frozen=True)
 class Term:
     """One effect: ``minuend`` minus ``subtrahend``, positive where the minuend is better."""
@@ -160,13 +155,9 @@ class Outcome:
         out += [self.to_go] if self.to_go else []
         out += [f"the rows come from {len(self.data)} different data sets"] if len(self.data) > 1 else []
         out += [f"the data is {state}" for state, _ in self.data if state != "whole"]
-        out += self.mixed
-        for row in self.arms:
-            if "lr" in row.edges:
-                out.append(
-                    f"{row.label}: the best learning rate lies at the {row.edges['lr']} end of all that were tried"
-                )
-        return tuple(out)
+        ends = [(row.label, row.edges["lr"]) for row in self.arms if "lr" in row.edges]
+        at_end = [f"{name}: the best learning rate lies at the {end} end of all that were tried" for name, end in ends]
+        return (*out, *self.mixed, *at_end)
 
     def arm(self, family: str, name: str) -> ArmResult | None:
         """One arm, if it has numbers."""

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from critgrad.lab.errors import LabError, MissingFileError
-from critgrad.lab.run.spec import ENGINES, content_hash
+from critgrad.lab.run.spec import ENGINES, Trial, content_hash
 from critgrad.lab.spaces import Axis, widest_step
 
-from .arms import FAMILIES
+from .arms import ARMS, FAMILIES
 from .rungs import Rung, announced, check, entries, text, whole
 
 FORMAT = 1
@@ -96,6 +96,15 @@ class Registration:
         """Of every trial. Epochs and batch size are always said: a task's defaults may change, this may not."""
         return {**self.settings, "epochs": self.epochs, "batch_size": self.batch_size}
 
+    def trial(
+        self, optimizer: str, hyper: Mapping[str, Any], seed: int, epochs: int | None = None, **more: Any
+    ) -> Trial:
+        """One run of the experiment: for all epochs, or for so many. ``more`` is of ``Trial``."""
+        settings = self.trial_settings | ({} if epochs is None else {"epochs": epochs})
+        return Trial(
+            self.task, optimizer, hyper, seed, settings, registration=self.hash, **{"engine": self.engine, **more}
+        )
+
     @property
     def every_rung(self) -> tuple[Rung, ...]:
         """The rounds of every arm's search; the last one has all seeds and all epochs."""
@@ -141,7 +150,7 @@ def from_dict(values: Mapping[str, Any], path: Path | None = None) -> Registrati
     """From a parsed file; unknown and missing entries are errors that name them."""
     if values.get("format") != FORMAT:
         raise LabError(f"Invalid format of a registration: {values.get('format')!r}, expected {FORMAT}")
-    known = {"format", "space", "race", *Registration.__dataclass_fields__} - {"space_seed", "lr", "axes", "path"}
+    known = {"format", "space", "race", "rungs", "notes", *_ENTRIES}
     unknown, missing = sorted(set(values) - known), sorted({"space", *_REQUIRED} - set(values))
     if unknown:
         raise LabError(f"Invalid entry of a registration: {unknown[0]!r}, expected some of {', '.join(sorted(known))}")
@@ -153,7 +162,8 @@ def from_dict(values: Mapping[str, Any], path: Path | None = None) -> Registrati
     plain |= {name: tuple(plain[name]) for name in ("tuning_seeds", "report_seeds", "families", "arms")}
     plain["primary"] = tuple(Primary(p["arm"], tuple(p["against"])) for p in plain["primary"])
     plain["rungs"], timing = announced(plain.pop("race", None), plain.get("rungs")), plain.get("timing")
-    plain["timing"] = None if timing is None else Timing(**{k: _tuple(v) for k, v in timing.items()})
+    lists = {name: tuple(value) for name, value in (timing or {}).items() if isinstance(value, list)}
+    plain["timing"] = None if timing is None else Timing(**{**timing, **lists})
     return Registration(
         **plain,
         space_seed=seed,
@@ -163,18 +173,10 @@ def from_dict(values: Mapping[str, Any], path: Path | None = None) -> Registrati
     )
 
 
-_REQUIRED = (
-    *("task", "metric", "direction", "epochs", "batch_size", "engine", "trials", "tuning_seeds", "report_seeds"),
-    *("families", "arms", "primary"),
-)
-_ENTRIES = (
-    *_REQUIRED,
-    "question",
-    "settings",
-    "target",
-    "timing",
-    "widenings",
-)  # as they are; the others have a form of their own
+# Entries that have a form of their own in the file; the others stand there as they are.
+_OWN_FORM = ("space_seed", "lr", "axes", "rungs", "notes", "path")
+_ENTRIES = {each.name: each for each in fields(Registration) if each.name not in _OWN_FORM}
+_REQUIRED = [name for name, each in _ENTRIES.items() if each.default is MISSING and each.default_factory is MISSING]
 
 
 def load(path: Path | str) -> Registration:
@@ -207,8 +209,6 @@ def find(name: str) -> Registration:
 
 
 def _check(r: Registration) -> None:
-    from .arms import ARMS  # the arms' registry knows the search spaces' names, not the other way round
-
     def require(holds: bool, what: str, value: object, expected: str) -> None:
         if not holds:
             raise LabError(f"Invalid {what}: {value!r}, expected {expected}")
@@ -229,9 +229,8 @@ def _check(r: Registration) -> None:
     for arm in r.arms:
         needs = [need for need in ARMS[arm].needs if need not in r.arms]
         require(not needs, f"arm {arm!r}", r.arms, f"also {needs}: it is derived from them")
-        searched = {
-            axis for family in r.families if family in ARMS[arm].search for axis in ARMS[arm].search[family].axes
-        }
+        searches = [search for family, search in ARMS[arm].search.items() if family in r.families]
+        searched = {axis for search in searches for axis in search.axes}
         missing = sorted(f"{group}.{name}" for group, name in searched if name not in r.axes.get(group, {}))
         require(not missing, "space", sorted(r.axes), f"also {', '.join(missing)}: the arm {arm!r} searches it")
     for primary in r.primary:
@@ -258,22 +257,13 @@ def _check(r: Registration) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it."""
+    """A value as JSON has it; of a range what is not as usual."""
     if isinstance(value, Axis):
-        return _axis_dict(value)
+        ends = ("choices",) if value.scale == "choice" else ("low", "high")
+        marks = tuple(name for name in ("integer", "widen") if getattr(value, name))
+        return {name: _plain(getattr(value, name)) for name in ("scale", *ends, *marks)}
     if isinstance(value, (Timing, Primary)):
         return _plain(vars(value))
     if isinstance(value, Mapping):
         return {name: _plain(of) for name, of in value.items()}
     return [_plain(of) for of in value] if isinstance(value, (tuple, list)) else value
-
-
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _axis_dict(axis: Axis) -> dict[str, Any]:
-    values: dict[str, Any] = {"scale": axis.scale}
-    values |= {"choices": list(axis.choices)} if axis.scale == "choice" else {"low": axis.low, "high": axis.high}
-    values |= {"integer": True} if axis.integer else {}
-    return values | ({"widen": axis.widen} if axis.widen else {})

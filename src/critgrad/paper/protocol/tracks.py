@@ -8,7 +8,7 @@ is planned again: stop when a round has finished nothing new.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ from critgrad.lab.ledger.view import Reader, View, view_of
 from critgrad.lab.run.spec import Trial
 from critgrad.lab.spaces import Axis, extra_points
 from critgrad.lab.stats import Interval, choose, mean_interval
+from critgrad.lab.train.optimizers import recipe_of
 
 from . import paper_values
 from .arms import ARMS
@@ -48,20 +49,14 @@ class Track(Protocol):
     def plan(self, ledger: Reader) -> list[Planned]: ...
 
 
-class _Plan:
+def _each_once(wanted: Iterable[tuple[Trial, Role]], done: Container[str]) -> list[Planned]:
     """Trials with their roles, each trial once, in the order in which they were first wanted."""
-
-    def __init__(self) -> None:
-        self.trials: dict[str, Trial] = {}
-        self.roles: dict[str, dict[Role, None]] = {}
-
-    def add(self, trial: Trial, role: Role) -> None:
-        self.trials.setdefault(trial.key, trial)
-        self.roles.setdefault(trial.key, {})[role] = None
-
-    def without(self, done: Iterable[str]) -> list[Planned]:
-        gone = set(done)
-        return [Planned(t, tuple(self.roles[key])) for key, t in self.trials.items() if key not in gone]
+    trials: dict[str, Trial] = {}
+    roles: dict[str, dict[Role, None]] = {}
+    for trial, role in wanted:
+        trials.setdefault(trial.key, trial)
+        roles.setdefault(trial.key, {})[role] = None
+    return [Planned(trial, tuple(roles[key])) for key, trial in trials.items() if key not in done]
 
 
 # -- the paper's tracks ------------------------------------------------------------------------------------------------
@@ -73,16 +68,6 @@ class Setting:
 
     optimizer: str
     hyper: Mapping[str, Any]
-
-    @property
-    def family(self) -> str:
-        """The base optimizer."""
-        return self.optimizer.removesuffix("_C")
-
-    @property
-    def arm(self) -> str:
-        """``"C"`` or ``"base"``."""
-        return "C" if self.optimizer.endswith("_C") else "base"
 
 
 @dataclass(frozen=True)
@@ -118,10 +103,7 @@ class PaperTrack:
         """Runs in all."""
         return len(self.settings) * len(self.seeds)
 
-    @property
-    def most(self) -> int:
-        """No more than that."""
-        return self.total
+    most = total  # nothing grows here
 
     def trials(self, setting: Setting) -> list[Trial]:
         """The runs of a setting."""
@@ -132,12 +114,10 @@ class PaperTrack:
 
     def plan(self, ledger: Reader) -> list[Planned]:
         """The runs that are not done."""
-        plan = _Plan()
-        for setting in self.settings:
-            role = Role(self.name, setting.family, setting.arm, "paper")
-            for trial in self.trials(setting):
-                plan.add(trial, role)
-        return plan.without(row.key for row in ledger.rows(task=self.task))
+        recipes = [recipe_of(setting.optimizer) for setting in self.settings]
+        roles = [Role(self.name, recipe.family, recipe.role, "paper") for recipe in recipes]
+        wanted = ((trial, role) for setting, role in zip(self.settings, roles) for trial in self.trials(setting))
+        return _each_once(wanted, {row.key for row in ledger.rows(task=self.task)})
 
     def best(self, ledger: Reader, higher_is_better: bool) -> list[Found]:
         """The paper's selection rule: of the settings whose seeds are all done the best mean validation value.
@@ -149,13 +129,12 @@ class PaperTrack:
         found = []
         for optimizer in dict.fromkeys(setting.optimizer for setting in self.settings):
             mine = [s for s in self.settings if s.optimizer == optimizer]
-            rows = {i: view.of(self.trials(s)) for i, s in enumerate(mine) if not view.missing(self.trials(s))}
+            trials = {i: self.trials(setting) for i, setting in enumerate(mine)}
+            rows = {i: view.of(of_setting) for i, of_setting in trials.items() if not view.missing(of_setting)}
             if not rows:
                 continue
-            best = choose(
-                {i: view.values(of_setting, "valid") for i, of_setting in rows.items()},
-                higher_is_better=higher_is_better,
-            )
+            values = {i: view.values(of_setting, "valid") for i, of_setting in rows.items()}
+            best = choose(values, higher_is_better=higher_is_better)
             test = view.values(rows[best.key], "test")
             chosen = mine[best.key]
             found.append(
@@ -193,16 +172,11 @@ def paper_grid(
     trials: int | None = None,
 ) -> PaperTrack:
     """The paper's whole grid: 80 base and 720 ``_C`` settings. ``trials`` keeps the first so many of each optimizer."""
-    chosen = tuple(
-        Setting(optimizer, hyper)
-        for optimizer in paper_values.OPTIMIZERS
-        for hyper in paper_values.grid(optimizer)[:trials]
-    )
-    kept = (
-        "9 settings of each _C optimizer for 1 of its base"
-        if trials is None
-        else f"the first {trials} settings of each optimizer, or all where it has fewer"
-    )
+    grids = {name: paper_values.grid(name)[:trials] for name in paper_values.OPTIMIZERS}
+    chosen = tuple(Setting(optimizer, hyper) for optimizer, grid in grids.items() for hyper in grid)
+    kept = "9 settings of each _C optimizer for 1 of its base"
+    if trials is not None:
+        kept = f"the first {trials} settings of each optimizer, or all where it has fewer"
     label = f"the paper's grid: {kept}, selected and reported on the same seeds"
     return PaperTrack("paper-grid", task, chosen, seeds_of(seeds), engine, settings or {}, label)
 
@@ -255,53 +229,49 @@ class Fair:
     def plan(self, ledger: Reader) -> list[Planned]:
         """What can be run now: a family that has its choices does not wait for the others."""
         view = self.view(ledger)
-        plan = _Plan()
-        for family, state in self.states(view).items():
-            for arm, trial in state.tuning.pending:
-                plan.add(trial, Role(self.name, family, arm, "tune"))
-            if state.bench is None:
-                continue
-            for arm in self.registration.arms:
-                for trial in self.report_trials(state, arm):
-                    plan.add(trial, Role(self.name, family, arm, "report"))
-                waiting = state.derived.get(arm)
-                if isinstance(waiting, Waiting):
-                    for trial in waiting.trials:
-                        plan.add(trial, Role(self.name, family, arm, waiting.purpose))
-                if arm in state.selected:
-                    for trial in state.bench.timed(arm):
-                        plan.add(trial, Role(self.name, family, arm, "analysis:timing"))
-        return plan.without(view.rows)
+        return self.wanted(self.states(view), view)
+
+    def wanted(self, states: Mapping[str, FamilyState], view: View) -> list[Planned]:
+        """The same by where the families stand."""
+        every = (
+            (trial, Role(self.name, family, arm, purpose))
+            for family, state in states.items()
+            for arm, purpose, trials in self._of_family(state)
+            for trial in trials
+        )
+        return _each_once(every, view.rows)
+
+    def _of_family(self, state: FamilyState) -> Iterator[tuple[str, str, Iterable[Trial]]]:
+        """Arm, purpose and trials, done or not."""
+        for arm, trial in state.tuning.pending:
+            yield arm, "tune", [trial]
+        if state.bench is None:
+            return
+        for arm in self.registration.arms:
+            yield arm, "report", self.report_trials(state, arm)
+            waiting = state.derived.get(arm)
+            if isinstance(waiting, Waiting):
+                yield arm, waiting.purpose, waiting.trials
+            if arm in state.selected:
+                yield arm, "analysis:timing", state.bench.timed(arm)
 
     def report_trials(self, state: FamilyState, arm: str) -> list[Trial]:
         """The reported runs of an arm, one per report seed in their order; none where it is not ready."""
-        r = self.registration
+        r, seeds = self.registration, self.registration.report_seeds
         chosen, control = state.selected.get(arm), state.derived.get(arm)
-        settings = r.trial_settings
         if chosen is not None:
-            optimizer, hypers = chosen.optimizer, [chosen.hyper(seed) for seed in r.report_seeds]
-        elif isinstance(control, Control):
-            optimizer = control.optimizer
-            hypers = [control.for_seed(i, r.report_seeds) for i in range(len(r.report_seeds))]
-            settings |= {} if control.epochs is None else {"epochs": control.epochs}
-        else:
+            return [r.trial(chosen.optimizer, chosen.hyper(seed), seed) for seed in seeds]
+        if not isinstance(control, Control):
             return []
-        return [
-            Trial(r.task, optimizer, hyper, seed, settings, r.engine, registration=r.hash)
-            for hyper, seed in zip(hypers, r.report_seeds)
-        ]
+        hypers = [control.for_seed(index, seeds) for index in range(len(seeds))]
+        return [r.trial(control.optimizer, hyper, seed, control.epochs) for hyper, seed in zip(hypers, seeds)]
 
     @property
     def _searches(self) -> list[Axis]:
         """A learning rate's range for each search: what both SGD families search in the same way is run once."""
         r = self.registration
-        return list(
-            {
-                (search.optimizer, str(dict(search.fixed)), search.axes, r.lr[family]): r.lr[family]
-                for family in r.families
-                for search in searches(r, family).values()
-            }.values()
-        )
+        every = [(search, r.lr[family]) for family in r.families for search in searches(r, family).values()]
+        return list({(of.optimizer, str(dict(of.fixed)), of.axes, lr): lr for of, lr in every}.values())
 
     @property
     def total(self) -> int:

@@ -5,9 +5,8 @@ All of it is a function of the rows that are done: asked again after a crash, it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 from critgrad.lab.ledger.view import RowLike, View
@@ -18,7 +17,6 @@ from critgrad.lab.stats import Choice, choose
 
 from .arms import ARMS, ArmSearch
 from .registration import Registration
-from .rungs import Rung
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,6 @@ class Selected:
     family: str
     search: ArmSearch
     point: Point
-    index: int  # of the drawn points
     valid: float  # mean over the tuning seeds
     trials: int  # points tried
     runs: int  # and runs they took
@@ -56,13 +53,8 @@ class TuningState:
     widened: tuple[str, ...] = ()  # sides to which the learning rate's range grew, in order
 
 
-@dataclass(frozen=True)
-class _Block:
-    """Points of the sequence that are drawn with one range of the learning rate."""
-
-    lr: Axis
-    first: int
-    count: int
+# Points of the sequence that are drawn with one range of the learning rate: the range, the first point, how many.
+_Block = tuple[Axis, int, int]
 
 
 def tune(registration: Registration, family: str, view: View) -> TuningState:
@@ -72,7 +64,7 @@ def tune(registration: Registration, family: str, view: View) -> TuningState:
     points, as dense as the first ones; at most ``registration.widenings`` times.
     """
     axis = registration.lr[family]
-    blocks = [_Block(axis, 0, registration.trials)]
+    blocks: list[_Block] = [(axis, 0, registration.trials)]
     more = extra_points(axis, registration.trials) if axis.widen else 0
     grown: list[str] = []
     for rounds_left in range(registration.widenings, -1, -1):
@@ -81,8 +73,9 @@ def tune(registration: Registration, family: str, view: View) -> TuningState:
         sides = sorted({s.edges["lr"] for s in tuning.selected.values() if "lr" in s.edges})
         if tuning.pending or not more or not sides or not rounds_left:
             break
-        first = blocks[-1].first + blocks[-1].count
-        blocks += [_Block(axis.beyond(side, axis.widen), first + i * more, more) for i, side in enumerate(sides)]
+        for side in sides:
+            drawn = sum(count for _, _, count in blocks)
+            blocks.append((axis.beyond(side, axis.widen), drawn, more))
         axis = widened(axis, sides)
         grown += sides
     return tuning
@@ -95,26 +88,26 @@ def _tune(registration: Registration, family: str, view: View, blocks: Sequence[
         space = search.space(registration, family)
         points = [
             point
-            for block in blocks
-            for point in draw({**space, "lr": block.lr}, registration.space_seed, block.first, block.count)
+            for of_block, first, count in blocks
+            for point in draw({**space, "lr": of_block}, registration.space_seed, first, count)
         ]
         tuning.points[name] = points
         chosen = _choose(registration, search, points, view)
         if isinstance(chosen, list):
             tuning.pending += [(name, trial) for trial in chosen]
             continue
-        point = points[chosen.index]
+        best, runs = chosen
+        point = points[best.key]
         tuning.selected[name] = Selected(
             name,
             family,
             search,
             point,
-            chosen.index,
-            chosen.mean,
+            best.mean,
             trials=len(points),
-            runs=chosen.runs,
+            runs=runs,
             edges=edges(point, {**space, "lr": lr}, points),
-            tied=chosen.tied,
+            tied=len(best.tied),
         )
     return tuning
 
@@ -128,16 +121,13 @@ def tuning_trial(
     registration: Registration, search: ArmSearch, point: Point, seed: int, epochs: int | None = None
 ) -> Trial:
     """One run of the search: for all epochs, or for those of a rung."""
-    settings = registration.trial_settings
-    return Trial(
-        registration.task,
-        search.optimizer,
-        search.hyper(point, seed),
-        seed,
-        settings if epochs is None else {**settings, "epochs": epochs},
-        registration.engine,
-        registration=registration.hash,
-    )
+    return registration.trial(search.optimizer, search.hyper(point, seed), seed, epochs)
+
+
+def last_runs(registration: Registration, chosen: Selected, view: View) -> list[RowLike]:
+    """A chosen point's runs for all epochs on all tuning seeds: the search has ended with them."""
+    trials = [tuning_trial(registration, chosen.search, chosen.point, seed) for seed in registration.tuning_seeds]
+    return view.of(trials)
 
 
 def longest_runs(registration: Registration, search: ArmSearch, point: Point, view: View) -> list[RowLike]:
@@ -151,63 +141,42 @@ def longest_runs(registration: Registration, search: ArmSearch, point: Point, vi
     return view.of(trials)
 
 
-@dataclass(frozen=True)
-class _Chosen:
-    index: int
-    mean: float
-    runs: int
-    tied: int
-
-
 def _choose(
     registration: Registration, search: ArmSearch, points: Sequence[Point], view: View
-) -> _Chosen | list[Trial]:
-    """The best point by its mean over the tuning seeds, or the trials that are still missing to say so."""
-
-    @cache
-    def trial(index: int, epochs: int | None, seed: int) -> Trial:
-        return tuning_trial(registration, search, points[index], seed, epochs)
-
-    def trials(index: int, rung: Rung) -> list[Trial]:
-        return [trial(index, rung.epochs, seed) for seed in registration.tuning_seeds[: rung.seeds]]
-
-    left, rungs = list(range(len(points))), registration.every_rung
-    for rung in rungs:
-        if missing := view.missing(wanted for i in left for wanted in trials(i, rung)):
+) -> tuple[Choice[int], int] | list[Trial]:
+    """The best point by its mean over the tuning seeds and the search's runs, or the trials that are missing to say so."""
+    every: set[str] = set()
+    left: Sequence[int] = range(len(points))
+    for rung in registration.every_rung:
+        seeds = registration.tuning_seeds[: rung.seeds]
+        trials = [[tuning_trial(registration, search, point, seed, rung.epochs) for seed in seeds] for point in points]
+        if missing := view.missing(wanted for i in left for wanted in trials[i]):
             return missing
-        rows = {i: view.of(trials(i, rung)) for i in left}
+        every |= {trial.key for of_point in trials for trial in of_point}
         # Rungs by seeds cut ties by the order alone: finished searches must keep the points that they ran.
-        best = _best_points(rows, view, rung.keep, by_loss=rung.seeds == len(registration.tuning_seeds))
+        by_loss = rung.seeds == len(registration.tuning_seeds)
+        best = _best_points({i: view.of(trials[i]) for i in left}, view, rung.keep, by_loss)
         left = sorted(choice.key for choice in best)
-    every = {wanted.key for rung in rungs for i in range(len(points)) for wanted in trials(i, rung)}
-    return _Chosen(best[0].key, best[0].mean, len(every & view.rows.keys()), len(best[0].tied))
+    return best[0], len(every & view.rows.keys())
 
 
 def _best_points(rows: Mapping[int, Sequence[RowLike]], view: View, keep: int, by_loss: bool) -> list[Choice[int]]:
     """The best so many points, best first; of equals with ``by_loss`` that of the lower loss, then the one drawn first."""
     left = {i: view.values(of_point, "valid") for i, of_point in rows.items()}
-    losses = _Losses(rows) if by_loss else None
     out: list[Choice[int]] = []
     while left and len(out) < keep:
-        out.append(choose(left, higher_is_better=view.higher_is_better, tie_break=losses))
-        del left[out[-1].key]
+        best = choose(left, higher_is_better=view.higher_is_better)
+        if by_loss and len(best.tied) > 1:  # curves are unpacked only for points that are tied
+            losses = {i: [tie_breaker(row) for row in rows[i]] for i in best.tied}
+            best = choose(left, higher_is_better=view.higher_is_better, tie_break=losses)
+        out.append(best)
+        del left[best.key]
     return out
 
 
-class _Losses(Mapping[int, Sequence[float]]):
-    """Validation losses at each run's best epoch: curves are unpacked only for points that are tied."""
-
-    def __init__(self, rows: Mapping[int, Sequence[RowLike]]) -> None:
-        self.rows = rows
-
-    def __getitem__(self, index: int) -> list[float]:
-        return [tie_breaker(row) for row in self.rows[index]]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
+def edges_text(found: Mapping[str, str]) -> str:
+    """`` (lr at the high edge)`` for each axis on which a point lies at an end."""
+    return "".join(f" ({name} at the {end} edge)" for name, end in found.items())
 
 
 def tie_breaker(row: RowLike) -> float:

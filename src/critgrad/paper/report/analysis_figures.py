@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 from critgrad.lab.report.drawn import Data, Drawn
 from critgrad.lab.report.figure import Bars, Figure, FigureAxis, Line, Points, Series, clean, slug, value_axis, whiskers
@@ -16,6 +17,7 @@ from ..protocol.records import Decomposition
 from .inside_figures import damping, norms, staleness
 from .study_figures import ablation, convex, noise, sensitivity
 from .verdict_tables import columns
+from .worded import worded
 
 
 def runtime(data: Data, where: str) -> Drawn:
@@ -30,16 +32,8 @@ def runtime(data: Data, where: str) -> Drawn:
     ratios = [v for line in lines if isinstance(line, Line) for v in line.y]
     figures = []
     if len([v for v in ratios if v is not None]) > 1:
-        figures.append(
-            Figure(
-                slug("runtime", where),
-                f"{where}: time of an epoch against topC",
-                FigureAxis("topC"),
-                value_axis("time of an epoch, times that of Adam", ratios),
-                tuple(lines),
-                f"here: {data['device']}; Adam is topC 0",
-            )
-        )
+        times = value_axis("", ratios)
+        figures.append(worded("runtime", ("runtime", where), {"where": where, **data}, lines, y=times))
     cells = {
         "topC": lambda p: number(p["topC"]),
         "runs": lambda p: number(p["runs"]),
@@ -51,10 +45,8 @@ def runtime(data: Data, where: str) -> Drawn:
         "paper, to Adam": lambda p: number(dict(beside).get(p["topC"]), 3),
         "peak memory (MB)": lambda p: number(p["peak_bytes"] / 1e6 if p["peak_bytes"] else None),
     }
-    name = slug("table-runtime", where)
-    return Drawn(
-        tuple(figures), (table_of(name, columns("runtime", cells), points, points, f"{where} on {data['device']}"),)
-    )
+    name, title = slug("table-runtime", where), f"{where} on {data['device']}"
+    return Drawn(tuple(figures), (table_of(name, columns("runtime", cells), points, points, title),))
 
 
 _VARIANTS = {"": "circle", "topC=5": "circle", "topC=5 bfloat16": "square", "topC=5 int8": "diamond", "topC=20": "star"}
@@ -66,7 +58,7 @@ def bytes_per_parameter(data: Data, where: str) -> Drawn:
     for row in rows:
         variants.setdefault(row["label"].partition(" ")[2], []).append(row)
     order = list(dict.fromkeys(row["optimizer"] for row in rows))  # rows come sorted by size
-    series = tuple(
+    series = [
         Points(
             variant,
             [row["optimizer"] for row in members],
@@ -77,56 +69,37 @@ def bytes_per_parameter(data: Data, where: str) -> Drawn:
             hover=[f"{row['label']}: {shown(row['bytes'], 3)} bytes" for row in members],
         )
         for variant, members in variants.items()
-    )
-    figure = Figure(
-        slug("spectrum", where),
-        "memory needs: state in bytes per parameter",
-        FigureAxis("bytes of optimizer state per parameter"),
-        FigureAxis("", labels=tuple(order)),
-        series,
-        "● no memory, or topC 5 in fp32; ■ topC 5 in bfloat16; ◆ topC 5 in int8; ★ topC 20 in fp32. Measured after two "
-        "steps; the parameter itself (4 bytes) and its gradient are not counted",
-        rows=round(0.8 * len(order)) + 1,
-    )
+    ]
+    named = FigureAxis("", labels=tuple(order))
+    figure = worded("spectrum", ("spectrum", where), {}, series, y=named, rows=round(0.8 * len(order)) + 1)
     cells = [[word(row["label"]), word(row["optimizer"]), number(row["bytes"])] for row in rows]
     heads = (("optimizer", ""), ("class", ""), ("bytes per parameter", ""))
     table = Table(slug("table-spectrum", where), heads, cells, rows, "bytes per parameter", folded=True)
     return Drawn((figure,), (table,))
 
 
-def decomposition_figures(task: str, metric: str, unit: str, parts: Sequence[Decomposition]) -> list[Figure]:
+def decomposition_figures(task: str, measured: str, parts: Sequence[Decomposition]) -> list[Figure]:
     """What a memory's difference to its base is made of, as a waterfall from 0 to the whole difference."""
     out = []
     for part in parts:
         terms = list(reversed(part.terms))  # from the base up: step size first
-
-        bars, at = [], 0.0  # each bar's name, where it starts, and its effect
-        for term in terms:
-            bars.append((term.effect, at, term.difference))
-            at += term.difference.mean
-        bars.append(("total", 0.0, part.total))
-        labels, start = [name for name, _, _ in bars], [first for _, first, _ in bars]
-        effects = [found for _, _, found in bars]
-        values = clean(first + found.mean for _, first, found in bars)
+        labels, effects = (
+            [*(term.effect for term in terms), "total"],
+            [*(term.difference for term in terms), part.total],
+        )
+        start = [*accumulate((term.difference.mean for term in terms[:-1]), initial=0.0), 0.0]  # where each bar begins
+        values = clean(first + found.mean for first, found in zip(start, effects))
         low, high = ([None if v is None else at + v for at, v in zip(start, ends)] for ends in whiskers(effects))
         notes = [interval_text(found, "+") for found in effects]
         inks = [EFFECTS[0] if term.difference.mean >= 0 else EFFECTS[1] for term in terms] + [GREY[0]]
         name = f"{part.family}_{part.arm}"
         drawn = Bars("effect", labels, values, inks, start, low, high, None, notes)
-        out.append(
-            Figure(
-                slug("decompose", task, name),
-                f"{task}: {name} minus {part.family}, taken apart",
-                FigureAxis(f"improvement of test {metric}{f' ({unit})' if unit else ''}; right is better"),
-                FigureAxis("", labels=tuple(labels)),
-                (drawn,),
-                "each bar starts where the one above ends: "
-                + "; ".join(f"{term.effect}: {term.minuend} − {term.subtrahend}" for term in terms)
-                + (". Whiskers: 95 % t-interval of that effect alone" if any(v is not None for v in low) else ""),
-                reference=0.0,
-                rows=len(labels),
-            )
-        )
+        words = {"where": task, "memory": name, "base": part.family, "measured": measured}
+        words["terms"] = "; ".join(f"{term.effect}: {term.minuend} − {term.subtrahend}" for term in terms)
+        known = any(v is not None for v in low)
+        words["whiskers"] = ". Whiskers: 95 % t-interval of that effect alone" if known else ""
+        named, identity = FigureAxis("", labels=tuple(labels)), ("decompose", task, name)
+        out.append(worded("decompose", identity, words, [drawn], y=named, reference=0.0, rows=len(labels)))
     return out
 
 

@@ -13,12 +13,12 @@ from critgrad.lab.report.panels import Panel
 from critgrad.lab.report.parts import PageBlock
 from critgrad.lab.stats import Comparison
 from critgrad.lab.stats.verdicts import FEWEST_SEEDS
-from critgrad.lab.words import FEWEST_FOR_INTERVAL, interval_text
+from critgrad.lab.words import FEWEST_FOR_INTERVAL, counted, interval_text
 
 from ..protocol import ARMS, Outcome
-from ..protocol.records import interval_of
 from .panels import Compared
 from .verdict_tables import suite_primaries, tally
+from .worded import worded
 
 LARGEST = 40  # rows of the figure
 NAMED = 4  # comparisons that a sentence names
@@ -43,7 +43,7 @@ def opening(outcomes: Sequence[Outcome], found: Sequence[Compared], panels: Sequ
         words.append(_compared(one, units))
         rows = rows or mine
     if not words:
-        words.append(f"{runs} run{'' if runs == 1 else 's'}, none of them made to be compared: there is no verdict.")
+        words.append(f"{counted(runs, 'run')}, none of them made to be compared: there is no verdict.")
     figure = _forest(rows, units) if rows else next((f for panel in panels for f in curve_figures(panel)), None)
     figures = () if figure is None else (replace(figure, id="opening"),)
     return PageBlock("", "", figures=figures, words=tuple(words))
@@ -52,7 +52,7 @@ def opening(outcomes: Sequence[Outcome], found: Sequence[Compared], panels: Sequ
 def _counted(rows: Sequence[Comparison], correction: str) -> str:
     tasks = list(dict.fromkeys(row.task for row in rows))
     where = f"On {tasks[0]}" if len(tasks) == 1 else f"On {len(tasks)} tasks"
-    what = f"{len(rows)} comparison{'' if len(rows) == 1 else 's'} with the best tuned rival"
+    what = f"{counted(len(rows), 'comparison')} with the best tuned rival"
     return f"{where}, {what}, {correction}: {tally(rows)}."
 
 
@@ -78,23 +78,17 @@ def _compared(found: Compared, units: dict[str, str]) -> str:
     seeds = max(found.seeds.values())
     unit = units.get(task, "")
     memories = [line.comparison for line in found.lines if line.arm in ("C", "F") and line.comparison is not None]
-    told = ", ".join(f"{row.arm} {_difference(row)}{_said(row)}" for row in memories)
-    text = (
-        f"On {task}, {seeds} seeds each, test {unit} against the base: {told}." if told else f"On {task}: no pairs yet."
-    )
+    words = {word: f" ({word})" for word in ("better", "worse", "same", "open")}  # the others are no verdicts
+    told = ", ".join(f"{row.arm} {_difference(row)}{words.get(row.shown, '')}" for row in memories)
+    pairs = f", {seeds} seeds each, test {unit} against the base: {told}" if told else ": no pairs yet"
+    text = f"On {task}{pairs}."
     if seeds < FEWEST_SEEDS:
-        return (
-            f"{text} With {seeds} seed{'' if seeds == 1 else 's'} nothing can be tested: {FEWEST_SEEDS} are the fewest."
-        )
+        return f"{text} With {counted(seeds, 'seed')} nothing can be tested: {FEWEST_SEEDS} are the fewest."
     return f"{text} Hyper-parameters were fixed beforehand; the differences are not corrected for their number."
 
 
-def _said(row: Comparison) -> str:
-    return f" ({row.shown})" if row.shown in ("better", "worse", "same", "open") else ""
-
-
 def _difference(row: Comparison) -> str:
-    return interval_text(interval_of(row), "+")
+    return interval_text(row.interval, "+")
 
 
 def _forest(rows: Sequence[Comparison], units: dict[str, str]) -> Figure:
@@ -114,24 +108,17 @@ def _forest(rows: Sequence[Comparison], units: dict[str, str]) -> Figure:
         [Style(_INKS.get(row.shown, PLAIN)) for row in shown],
         [f"{_difference(row)} {row.shown}" for row in shown],
     )
-    unit = "half widths" if scaled else f"test {units.get(shown[0].task, 'metric')}"
-    points, axis = without_far(points, f"improvement in {unit}; right is better")
-    more = f"; the first {LARGEST} of {len(rows)}" if len(rows) > LARGEST else ""
+    points, axis = without_far(points, "")
     seeds = sorted({row.n for row in shown})
-    count = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    band = whisker_words(shown)
-    band += " (its half width is 1); the table below names the rivals" if scaled else ""
-    title = "Every comparison at once" if scaled else f"{shown[0].task}: every comparison at once"
-    return Figure(
-        "opening",
-        title,
-        axis,
-        FigureAxis("", labels=tuple(labels)),
-        (points,),
-        f"mean paired difference on {count} seeds, {band}{more}",
-        reference=0.0,
-        rows=len(labels),
-    )
+    words = {
+        "title": "Every comparison at once" if scaled else f"{shown[0].task}: every comparison at once",
+        "unit": "half widths" if scaled else f"test {units.get(shown[0].task, 'metric')}",
+        "count": f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}",
+        "band": whisker_words(shown) + (" (its half width is 1); the table below names the rivals" if scaled else ""),
+        "more": f"; the first {LARGEST} of {len(rows)}" if len(rows) > LARGEST else "",
+    }
+    named = FigureAxis("", labels=tuple(labels))
+    return worded("opening", ["opening"], words, [points], axis, named, reference=0.0, rows=len(labels))
 
 
 def _labels(rows: Sequence[Comparison], scaled: bool) -> list[str]:

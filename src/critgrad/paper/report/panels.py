@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,12 +16,12 @@ from critgrad.lab.ledger.view import View
 from critgrad.lab.report.costs import ArmCost, cost_of
 from critgrad.lab.report.panels import Panel, PanelArm
 from critgrad.lab.stats import mean_interval
+from critgrad.lab.train.optimizers import recipe_of
 
 from .. import compare
-from ..protocol import ARMS, Outcome, paper_best, paper_grid, tables
+from ..protocol import ARMS, ArmResult, Outcome, paper_best, paper_grid
 from ..protocol.announced import AnnouncedSource
 from ..protocol.defaults import Default, Defaults, load_defaults
-from ..protocol.records import Cost
 from ..protocol.tracks import Found, PaperTrack
 
 MAIN = ("base", "C", "F", "rival")  # drawn at first; the other arms wait in the legend
@@ -50,9 +52,8 @@ def compared(source: AnnouncedSource) -> list[Compared]:
             seeds: dict[str, int] = {}
             left_out: list[str] = []
             for family in dict.fromkeys(arm.family for arm in defaults.arms):
-                counts = {
-                    arm.label: _consecutive(arms[arm.family, arm.arm]) for arm in defaults.arms if arm.family == family
-                }
+                mine = [arm for arm in defaults.arms if arm.family == family]
+                counts = {arm.label: _consecutive(arms[family, arm.arm]) for arm in mine}
                 left_out += [label for label, count in counts.items() if not count]
                 seeds[family] = min((count for count in counts.values() if count), default=0)
                 if seeds[family]:
@@ -98,10 +99,7 @@ def _defaults(task: str, settings: Mapping[str, Any], arms: Mapping[tuple[str, s
 def _consecutive(rows: Sequence[Row]) -> int:
     """Seeds from the first on without a gap."""
     seeds = {row.trial.seed for row in rows}
-    count = 0
-    while compare.FIRST_SEED + count in seeds:
-        count += 1
-    return count
+    return next(n for n in itertools.count() if compare.FIRST_SEED + n not in seeds)
 
 
 def compare_panel(found: Compared) -> Panel:
@@ -114,16 +112,12 @@ def compare_panel(found: Compared) -> Panel:
 # -- the fair track ----------------------------------------------------------------------------------------------------
 
 
-def fair_outcomes(source: AnnouncedSource) -> list[Outcome]:
-    """The tables of every registration that the ledger has rows of."""
-    return [tables(source, registration) for registration in source.registrations[0]]
-
-
 def fair_panel(source: AnnouncedSource, outcome: Outcome) -> Panel | None:
     """An outcome's arms as a panel, if it has any yet."""
     rows = {row.key: row for row in source.rows(registration=outcome.registration.hash)}
-    against = {(c.family, c.arm): c for c in outcome.descriptive if c.rival == _base_label(outcome, c.family)}
-    base_ms = {arm.family: arm.cost.step_ms for arm in outcome.arms if arm.arm == "base" and arm.cost}
+    bases = {arm.family: arm for arm in outcome.arms if arm.arm == "base"}
+    there = [row for row in outcome.descriptive if row.family in bases]
+    against = {(row.family, row.arm): row for row in there if row.rival == bases[row.family].label}
     arms = tuple(
         PanelArm(
             *(arm.family, arm.arm, arm.label, arm.optimizer, arm.hyper, tuple(rows[key] for key in arm.keys), arm.test),
@@ -131,7 +125,7 @@ def fair_panel(source: AnnouncedSource, outcome: Outcome) -> Panel | None:
             comparison=against.get((arm.family, arm.label)) if arm.arm != "base" else None,
             speedup=arm.speedup.get("epochs"),
             reach=arm.reach.get("epochs"),
-            cost=_cost(arm.cost, base_ms.get(arm.family)),
+            cost=_cost(arm, bases.get(arm.family)),
             best_after=arm.best_after,
             shown=arm.arm in MAIN,
         )
@@ -145,16 +139,11 @@ def fair_panel(source: AnnouncedSource, outcome: Outcome) -> Panel | None:
     return Panel("fair", outcome.task, title, *measured, arms, outcome.warnings, seeds, rungs=rungs)
 
 
-def _cost(cost: Cost | None, base_ms: float | None) -> ArmCost | None:
-    if cost is None:
+def _cost(arm: ArmResult, base: ArmResult | None) -> ArmCost | None:
+    if (cost := arm.cost) is None:
         return None
-    ratio = cost.step_ms / base_ms if base_ms else None
+    ratio = cost.step_ms / base.cost.step_ms if base and base.cost and base.cost.step_ms else None
     return ArmCost(cost.step_ms, (cost.step_ms_low, cost.step_ms_high), ratio, cost.epoch_seconds, cost.peak_bytes)
-
-
-def _base_label(outcome: Outcome, family: str) -> str | None:
-    base = outcome.arm(family, "base")
-    return base.label if base else None
 
 
 # -- the paper's tracks ------------------------------------------------------------------------------------------------
@@ -186,9 +175,7 @@ def paper_runs(source: AnnouncedSource) -> list[PaperRun]:
 
 def _usual_seeds(rows: Sequence[Row]) -> tuple[int, ...]:
     """Seeds that most settings have been run with: an unfinished sweep's last seed does not hide the others."""
-    counts: dict[int, int] = {}
-    for row in rows:
-        counts[row.trial.seed] = counts.get(row.trial.seed, 0) + 1
+    counts = Counter(row.trial.seed for row in rows)
     return tuple(sorted(seed for seed, count in counts.items() if 2 * count > max(counts.values())))
 
 
@@ -201,7 +188,8 @@ def _paper_panel(
     for entry in found:
         setting = next(s for s in track.settings if (s.optimizer, s.hyper) == (entry.optimizer, entry.hyper))
         rows = [row for t in track.trials(setting) if isinstance(row := view.get(t), Row)]
-        arm = Default(setting.family, setting.arm, entry.optimizer, entry.optimizer, dict(entry.hyper), 0, {})
+        recipe = recipe_of(entry.optimizer)
+        arm = Default(recipe.family, recipe.role, entry.optimizer, entry.optimizer, dict(entry.hyper), 0, {})
         families.setdefault(arm.family, {})[arm.arm] = arm, rows
     made: dict[str, PanelArm] = {}
     for of in families.values():
@@ -223,33 +211,28 @@ def other_panels(source: AnnouncedSource) -> tuple[list[Panel], dict[str, int]]:
     panels: list[Panel] = []
     tried: dict[str, int] = {}
     for task in source.tasks:
-        rows = [
-            row
-            for row in source.rows(task=task)
-            if row.trial.registration is None and all(role.track == "train" for role in row.roles)
-        ]
+        alone = [row for row in source.rows(task=task) if row.trial.registration is None]
+        rows = [row for row in alone if all(role.track == "train" for role in row.roles)]
         for settings, members in alike(rows):
             measured = metric_of(members, task)
-            higher = measured[2]
-            view = View(members, higher)
-            groups = setting_groups(members)
-            best: dict[str, list[tuple[float, list[Row]]]] = {}
-            for group in groups:
-                value = float(np.mean(view.values(group, "valid")))
-                best.setdefault(group[0].trial.optimizer, []).append((value, group))
+            view, groups = View(members, measured[2]), setting_groups(members)
+            best: dict[str, list[list[Row]]] = {group[0].trial.optimizer: [] for group in groups}
+            for group in sorted(groups, key=lambda group: _mean_valid(group, view), reverse=measured[2]):
+                best[group[0].trial.optimizer].append(group)
             # Few settings: all of them; many: the best of each optimizer.
             keep = len(groups) if len(groups) <= 6 else 1
-            arms = []
-            for optimizer, entries in best.items():
-                entries.sort(key=lambda entry: entry[0], reverse=higher)
-                for _, group in entries[:keep]:
-                    arms.append(_other_arm(optimizer, group, view, alone=len(entries[:keep]) == 1))
+            kept = [(optimizer, of[:keep]) for optimizer, of in best.items()]
+            arms = [_other_arm(name, group, view, alone=len(of) == 1) for name, of in kept for group in of]
             extra = ", ".join(f"{name}={value}" for name, value in settings.items())
             title = f"{task}{f' ({extra})' if extra else ''}"
             tried[title] = len(groups)
             note = ("Drawn: the best of each optimizer on validation",) if keep < len(groups) else ()
             panels.append(Panel("runs", task, title, *measured, tuple(arms[:LARGEST_PANEL]), note, 0, settings))
     return panels, tried
+
+
+def _mean_valid(group: Sequence[Row], view: View) -> float:
+    return float(np.mean(view.values(group, "valid")))
 
 
 def _other_arm(optimizer: str, group: Sequence[Row], view: View, alone: bool) -> PanelArm:

@@ -22,14 +22,14 @@ from critgrad.lab.report.outcome_figures import (
 from critgrad.lab.report.panels import Panel, PanelArm
 from critgrad.lab.report.parts import Page, PageBlock, Section, capped
 from critgrad.lab.report.table import Cell, Table, interval, interval_record, number, table_of, word
-from critgrad.lab.words import listed
+from critgrad.lab.words import counted, listed
 
 from ..analyses import ANALYSES, Analysis
-from ..protocol import Outcome
+from ..protocol import Outcome, tables
 from ..protocol.announced import AnnouncedSource
 from .analysis_figures import DRAW, decomposition_figures
 from .opening import opening, terms_of
-from .panels import Compared, compare_panel, compared, fair_outcomes, fair_panel, other_panels, paper_runs
+from .panels import Compared, compare_panel, compared, fair_panel, other_panels, paper_runs
 from .verdict_tables import (
     columns,
     compare_table,
@@ -45,7 +45,8 @@ from .verdict_tables import (
 
 def build(source: AnnouncedSource) -> Page:
     """The report of a ledger."""
-    found, outcomes, papers = compared(source), fair_outcomes(source), paper_runs(source)
+    found, papers = compared(source), paper_runs(source)
+    outcomes = [tables(source, registration) for registration in source.registrations[0]]
     others, tried = other_panels(source)
     fair = [(outcome, fair_panel(source, outcome)) for outcome in outcomes]
     panels = [panel for _, panel in fair if panel] + [compare_panel(c) for c in found] + [run.panel for run in papers]
@@ -68,7 +69,14 @@ def build(source: AnnouncedSource) -> Page:
         "decompose": [_decomposition(outcome, panel) for outcome, panel in fair if outcome.decompositions and panel],
         "memory": _figures(others, memory_figures),
         "cost": _tables(provenance.cost_table(every)),
-        "provenance": _provenance(source, outcomes),
+        "provenance": _tables(
+            provenance.data_table(source),
+            registration_table(outcomes, source.registrations[1]),
+            provenance.run_table(source),
+            provenance.failure_table(source),
+            provenance.machine_table(source),
+            provenance.command_table(source),
+        ),
         **analysed,
     }
     sections = [Section(**about, blocks=blocks[about["id"]]) for about in _SECTIONS if blocks.get(about["id"])]
@@ -103,9 +111,9 @@ def _fair_block(outcome: Outcome) -> PageBlock:
 
 def _compare_block(found: Compared) -> PageBlock:
     metric, _, _ = metric_of([row for line in found.lines for row in line.rows], found.defaults.task)
-    seeds = ", ".join(f"{count} seeds ({family})" for family, count in found.seeds.items())
-    if len(set(found.seeds.values())) == 1:
-        seeds = f"{next(iter(found.seeds.values()))} seeds"
+    counts = set(found.seeds.values())
+    each = ", ".join(f"{count} seeds ({family})" for family, count in found.seeds.items())
+    seeds = f"{counts.pop()} seeds" if len(counts) == 1 else each
     rows = [line.comparison for line in found.lines if line.comparison]
     intro = f"Each arm against its family's base on {seeds}; hyper-parameters fixed beforehand, nothing tuned here. "
     intro += f"Against the base: {tally(rows)}."
@@ -136,11 +144,10 @@ def _runs_block(panel: Panel, tried: int) -> PageBlock:
         for arm in panel.arms
     ]
     warnings = _not_whole(row for arm in panel.arms for row in arm.rows)
-    intro = f"{_count(tried, 'setting')}. " + " ".join(panel.notes)
+    intro = f"{counted(tried, 'setting')}. " + " ".join(panel.notes)
     heads = columns("runs", cells, panel.metric)
-    return PageBlock(
-        panel.title, intro, warnings, (table_of(slug("table-runs", panel.title), heads, panel.arms, records),)
-    )
+    table = table_of(slug("table-runs", panel.title), heads, panel.arms, records)
+    return PageBlock(panel.title, intro, warnings, (table,))
 
 
 def _not_whole(rows: Iterable[Row]) -> tuple[str, ...]:
@@ -167,15 +174,14 @@ def _side_by_side(blocks: list[PageBlock]) -> list[PageBlock]:
 
 
 def _tables(*found: Table | None) -> list[PageBlock]:
-    tables = tuple(table for table in found if table is not None and table.cells)
-    return [PageBlock("", "", (), tables)] if tables else []
+    there = tuple(table for table in found if table is not None and table.cells)
+    return [PageBlock("", "", (), there)] if there else []
 
 
 def _decomposition(outcome: Outcome, panel: Panel) -> PageBlock:
-    table = decomposition_table(
-        slug("table-decompose", outcome.task, outcome.registration.hash[:8]), outcome.decompositions
-    )
-    figures = decomposition_figures(panel.title, panel.metric, panel.unit, outcome.decompositions)
+    name = slug("table-decompose", outcome.task, outcome.registration.hash[:8])
+    table = decomposition_table(name, outcome.decompositions)
+    figures = decomposition_figures(panel.title, panel.measured, outcome.decompositions)
     return PageBlock(panel.title, "", (), (table,), tuple(figures))
 
 
@@ -236,25 +242,14 @@ def _draw(
         blocks.append(PageBlock(where, "", warnings, drawn.tables, drawn.figures))
 
 
-# -- costs, provenance -------------------------------------------------------------------------------------------------
-
-
-def _provenance(source: AnnouncedSource, outcomes: Sequence[Outcome]) -> list[PageBlock]:
-    return _tables(
-        provenance.data_table(source),
-        registration_table(outcomes, source.registrations[1]),
-        provenance.run_table(source),
-        provenance.failure_table(source),
-        provenance.machine_table(source),
-        provenance.command_table(source),
-    )
+# -- what opens the page -------------------------------------------------------------------------------------------------
 
 
 def _facts(source: AnnouncedSource, outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
     diverged = sum(bool(row.summary.get("diverged")) for row in source.done)
     tasks = ("task", source.tasks[0]) if len(source.tasks) == 1 else ("tasks", str(len(source.tasks)))
-    facts = [tasks, ("runs", f"{len(source.done):,}")]
-    facts += [("seeds", str(len({row.trial.seed for row in source.done})))]
+    seeds = len({row.trial.seed for row in source.done})
+    facts = [tasks, ("runs", f"{len(source.done):,}"), ("seeds", str(seeds))]
     facts += [("diverged", f"{diverged:,}"), ("failed", f"{len(source.failed):,}")]
     if outcomes:
         alone = [row for outcome in outcomes for row in outcome.primary]
@@ -279,9 +274,5 @@ def _banners(source: AnnouncedSource, outcomes: Sequence[Outcome]) -> list[str]:
             f"{count} runs carry a registration ({value[:12]}) whose plan is not in the ledger: left out of the verdicts"
         )
     if source.failed:
-        out.append(f"{_count(len(source.failed), 'run')} failed: see Provenance")
+        out.append(f"{counted(len(source.failed), 'run')} failed: see Provenance")
     return out
-
-
-def _count(number: int, word_for: str) -> str:
-    return f"{number:,} {word_for}{'' if number == 1 else 's'}"

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 from critgrad.lab.report.drawn import Data, Drawn, band, band_words, bound, outcome_cell
 from critgrad.lab.report.figure import (
-    Figure,
     FigureAxis,
     Heat,
     Line,
@@ -25,6 +24,8 @@ from critgrad.lab.report.table import Cell, Table, interval, number, shown, tabl
 from critgrad.lab.stats import Interval
 from critgrad.lab.words import interval_text
 
+from .worded import EPOCHS, worded
+
 
 def sensitivity(data: Data, where: str) -> Drawn:
     cells = {(cell["topC"], cell["decay"]): cell for cell in data["cells"]}
@@ -36,51 +37,37 @@ def sensitivity(data: Data, where: str) -> Drawn:
     if chosen["topC"] in topCs and chosen["decay"] in decays:
         ring = (topCs.index(chosen["topC"]), decays.index(chosen["decay"]))
     heat = Heat(values, texts, f"test {data['metric']}", data["higher_is_better"], ring)
-    title = f"{where}: {data['optimizer']}"
+    words = {"where": where, "optimizer": data["optimizer"], "metric": data["metric"]}
     ringed = f"; ringed: topC {chosen['topC']}, decay {chosen['decay']:g} (where it starts from)" if ring else ""
     whole = len(cells) > len(topCs) * len(decays) / 2  # else these are the two lines alone
-    map_of_all = Figure(
-        slug("sensitivity", where, data["optimizer"]),
-        f"{title}, test {data['metric']} by topC and decay",
-        FigureAxis("decay", labels=tuple(f"{d:g}" for d in decays)),
-        FigureAxis("topC", labels=tuple(str(c) for c in topCs)),
-        (heat,),
-        f"mean over seeds, bright is better; a cross marks cells with diverged runs{ringed}",
-        rows=max(7, len(topCs) + 2),
-    )
+    identity = ("sensitivity", where, data["optimizer"])
+    axes = (FigureAxis("", labels=tuple(f"{value:g}" for value in values)) for values in (decays, topCs))
+    map_of_all = worded("sensitivity", identity, words | {"ringed": ringed}, [heat], *axes, rows=max(7, len(topCs) + 2))
     figures = [map_of_all] if whole else []
     # The paper's two figures: the row and the column through the chosen values.
     for name, others, fixed, at in (
         ("decay", decays, "topC", _nearest(topCs, chosen["topC"])),
         ("topC", topCs, "decay", _nearest(decays, chosen["decay"])),
     ):
-        line = [
-            cells[(at, v) if name == "decay" else (v, at)]
-            for v in others
-            if ((at, v) if name == "decay" else (v, at)) in cells
-        ]
+        places = [(at, value) if name == "decay" else (value, at) for value in others]
+        line = [cells[place] for place in places if place in cells]
         if len(line) < 2:
             continue
         # Evenly spread: .9, .95 and .99 are steps, not neighbours.
         x = [float(place) for place in range(len(line))]
         drawn = _banded(data["optimizer"], x, line)
-        figures.append(
-            Figure(
-                slug("sensitivity", where, data["optimizer"], name),
-                f"{title}, {name} at {fixed} {at:g}",
-                FigureAxis(name, ticks=tuple(x), names=tuple(f"{cell[name]:g}" for cell in line)),
-                value_axis(f"test {data['metric']}", [cell["test"] for cell in line]),
-                (drawn,),
-                band_words(line),
-            )
-        )
+        steps = FigureAxis("", ticks=tuple(x), names=tuple(f"{cell[name]:g}" for cell in line))
+        tested = value_axis("", [cell["test"] for cell in line])
+        more = {"name": name, "fixed": fixed, "at": at, "band": band_words(line)}
+        figures.append(worded("sensitivity-line", (*identity, name), words | more, [drawn], steps, tested))
     heads = tuple((n, "") for n in ("topC", "decay", "runs", f"test {data['metric']}", "diverged", "training loss"))
     rows = [
         [number(c["topC"]), number(c["decay"]), number(c["runs"]), outcome_cell(c), number(c["diverged"])]
         + [number(c["train_loss"])]
         for c in data["cells"]
     ]
-    table = Table(slug("table-sensitivity", where), heads, rows, data["cells"], f"{title}: every cell", folded=True)
+    title = f"{where}: {data['optimizer']}: every cell"
+    table = Table(slug("table-sensitivity", where), heads, rows, data["cells"], title, folded=True)
     return Drawn(tuple(figures), (table,))
 
 
@@ -104,25 +91,16 @@ def noise(data: Data, where: str) -> Drawn:
         _banded(line["optimizer"], [100 * point["flip_y"] for point in line["points"]], line["points"])
         for line in data["lines"]
     ]
-    figure = Figure(
-        slug("noise", where),
-        f"{where}: accuracy with flipped labels",
-        FigureAxis("labels flipped (%)"),
-        FigureAxis("test accuracy (%)"),
-        tuple(lines),
-        band_words([point for line in data["lines"] for point in line["points"]])
-        + "; the test part has flipped labels, too",
-    )
-    flips = sorted({point["flip_y"] for line in data["lines"] for point in line["points"]})
+    points = [point for line in data["lines"] for point in line["points"]]
+    figure = worded("noise", ("noise", where), {"where": where, "band": band_words(points)}, lines)
+    flips = sorted({point["flip_y"] for point in points})
     heads = (("optimizer", ""), *((f"{flip:g}", "share of labels flipped") for flip in flips))
     rows = []
     for line in data["lines"]:
         found = {point["flip_y"]: point["test"] for point in line["points"]}
         rows.append([word(line["optimizer"]), *[number(found.get(flip), 3) for flip in flips]])
-    table = Table(
-        slug("table-noise", where), heads, rows, data["lines"], f"{where}: accuracy by share of flipped labels"
-    )
-    return Drawn((figure,), (table,))
+    title = f"{where}: accuracy by share of flipped labels"
+    return Drawn((figure,), (Table(slug("table-noise", where), heads, rows, data["lines"], title),))
 
 
 def convex(data: Data, where: str) -> Drawn:
@@ -130,14 +108,8 @@ def convex(data: Data, where: str) -> Drawn:
         over_epochs(line["optimizer"], line["mean"], style_of(line["optimizer"]), line["low"], line["high"])
         for line in data["lines"]
     ]
-    figure = Figure(
-        slug("convex", where),
-        f"{where}: training loss of a convex task",
-        FigureAxis("epoch", whole=True),
-        value_axis("training loss", [v for line in data["lines"] for v in line["mean"]]),
-        tuple(lines),
-        "mean and range over seeds",
-    )
+    losses = value_axis("", [v for line in data["lines"] for v in line["mean"]])
+    figure = worded("convex", ("convex", where), {"where": where}, lines, EPOCHS, losses)
     heads = tuple((n, "") for n in ("optimizer", "runs", "diverged", "first epoch", "last epoch"))
     rows = [
         [word(v["optimizer"]), number(v["runs"]), number(v["diverged"]), number(v["mean"][0]), number(v["mean"][-1])]
@@ -172,20 +144,12 @@ def ablation(data: Data, where: str) -> Drawn:
                     for gap, row in zip(found, varied)
                 ],
             )
-            points, axis = without_far(points, "improvement over the default; right is better")
+            points, axis = without_far(points, "")
             usual = ", ".join(dict.fromkeys(f"{row['reference']} for {row['optimizer']}" for row in varied))
-            figures.append(
-                Figure(
-                    slug("ablation", where, study),
-                    f"{where}: {study}, test {data['metric']}",
-                    axis,
-                    FigureAxis("", labels=tuple(labels)),
-                    (points,),
-                    f"paired difference, {whisker_words(found)}; default: {usual}{arrows_text(axis)}",
-                    reference=0.0,
-                    rows=len(labels),
-                )
-            )
+            words = {"where": where, "study": study, "metric": data["metric"], "usual": usual}
+            words |= {"whiskers": whisker_words(found), "arrows": arrows_text(axis)}
+            named, identity = FigureAxis("", labels=tuple(labels)), ("ablation", where, study)
+            figures.append(worded("ablation", identity, words, [points], axis, named, reference=0.0, rows=len(labels)))
         cells: dict[str, Callable[[Data], Cell]] = {
             "optimizer": lambda row: word(row["optimizer"]),
             "variant": lambda row: word(row["variant"]),

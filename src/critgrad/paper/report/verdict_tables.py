@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,7 @@ from critgrad.lab.stats import Comparison, Speedup
 from critgrad.lab.words import listed
 
 from ..protocol import ARMS, Outcome, suite
-from ..protocol.paper_values import Performance
-from ..protocol.records import ArmResult, Decomposition, interval_of
+from ..protocol.records import ArmResult, Decomposition, Term
 from .panels import Compared, PaperRun
 
 _HINTS = json.loads((Path(__file__).parent / "hints.json").read_text(encoding="utf-8"))
@@ -45,6 +44,17 @@ def columns(name: str, cells: Mapping[str, Callable[[Any], Cell]], metric: str =
     return [(f"test {metric}" if head == "test" else head, hints.get(head, ""), cell) for head, cell in cells.items()]
 
 
+def _record(row: Any, plain: Sequence[str], mappings: Sequence[str], intervals: Sequence[str]) -> dict[str, Any]:
+    """Attributes of a row as plain values, by their names."""
+    record = {name: getattr(row, name) for name in plain}
+    record |= {name: dict(getattr(row, name)) for name in mappings}
+    return record | {name: interval_record(getattr(row, name)) for name in intervals}
+
+
+def _comparison_record(row: Comparison | None) -> dict[str, Any] | None:
+    return comparison_record(row, row.note) if row else None
+
+
 def compare_table(found: Compared, metric: str) -> Table:
     """The lines of ``critgrad compare``."""
     chosen = {(arm.family, arm.arm): arm for arm in found.defaults.arms}
@@ -53,7 +63,7 @@ def compare_table(found: Compared, metric: str) -> Table:
         "test": lambda v: interval(v.test),
         "minus base": lambda v: _difference(v.comparison),
         "verdict": lambda v: verdict(v.comparison),
-        "P(better)": lambda v: _share(v.comparison),
+        "P(better)": lambda v: number(v.comparison.poi, 2) if v.comparison else word(""),
         "diverged": lambda v: _part(v.diverged, v.test.n),
         "epochs to target": lambda v: _reached(v.reach, of=v.test.n),
         "sooner": lambda v: _sooner(v.speedup),
@@ -64,10 +74,8 @@ def compare_table(found: Compared, metric: str) -> Table:
     }
     records = [
         {
-            **{name: getattr(line, name) for name in ("family", "arm", "label", "optimizer", "diverged")},
-            "hyper": dict(line.hyper),
-            "test": interval_record(line.test),
-            "comparison": comparison_record(line.comparison, line.comparison.note) if line.comparison else None,
+            **_record(line, ("family", "arm", "label", "optimizer", "diverged"), ("hyper",), ("test",)),
+            "comparison": _comparison_record(line.comparison),
             "epochs_to_target": line.reach.median if line.reach else None,
             "sooner": line.speedup.text if line.speedup else None,
             "step_ratio": line.cost.to_base if line.cost else None,
@@ -80,11 +88,7 @@ def compare_table(found: Compared, metric: str) -> Table:
 
 
 def _difference(row: Comparison | None) -> Cell:
-    return interval(interval_of(row), signed=True) if row else word("")
-
-
-def _share(row: Comparison | None) -> Cell:
-    return number(row.poi, 2) if row else word("")
+    return interval(row.interval, signed=True) if row else word("")
 
 
 def _part(count: int, whole: int) -> Cell:
@@ -120,20 +124,17 @@ def comparison_table(
 def decomposition_table(identity: str, parts: Sequence[Decomposition]) -> Table:
     """What a memory's difference to its base is made of."""
     rows = [
-        (f"{part.family}_{part.arm}", effect, f"{minuend} − {subtrahend}", found)
+        (f"{part.family}_{part.arm}", term)
         for part in parts
-        for effect, minuend, subtrahend, found in (
-            *((term.effect, term.minuend, term.subtrahend, term.difference) for term in part.terms),
-            ("total", part.arm, "base", part.total),
-        )
+        for term in (*part.terms, Term("total", part.arm, "base", part.total))
     ]
     cells: dict[str, Callable[[Any], Cell]] = {
         "arm": lambda v: word(v[0]),
-        "effect": lambda v: word(v[1]),
-        "from": lambda v: word(v[2]),
-        "difference": lambda v: interval(v[3], signed=True),
+        "effect": lambda v: word(v[1].effect),
+        "from": lambda v: word(f"{v[1].minuend} − {v[1].subtrahend}"),
+        "difference": lambda v: interval(v[1].difference, signed=True),
     }
-    records = [{"arm": arm, "effect": effect, "difference": interval_record(found)} for arm, effect, _, found in rows]
+    records = [{"arm": arm, **_record(term, ("effect",), (), ("difference",))} for arm, term in rows]
     return table_of(identity, columns("decompose", cells), rows, records, "Effects", folded=True)
 
 
@@ -152,11 +153,8 @@ def fair_tables(outcome: Outcome) -> list[Table]:
     name = slug(outcome.task, outcome.registration.hash[:8])
     tables = []
     if outcome.primary:
-        tables.append(
-            comparison_table(
-                f"table-primary-{name}", outcome.primary, "Primary comparisons, corrected within this task"
-            )
-        )
+        title = "Primary comparisons, corrected within this task"
+        tables.append(comparison_table(f"table-primary-{name}", outcome.primary, title))
     if outcome.arms:
         tables.append(arm_table(outcome, name))
     if outcome.descriptive:
@@ -165,7 +163,7 @@ def fair_tables(outcome: Outcome) -> list[Table]:
     if outcome.missing:
         heads = (("family", ""), ("arm", ""), ("why", ""))
         cells = [[word(m.family), word(m.arm), prose(m.reason)] for m in outcome.missing]
-        records = [{"family": m.family, "arm": m.arm, "reason": m.reason} for m in outcome.missing]
+        records = [asdict(m) for m in outcome.missing]
         tables.append(Table(f"table-missing-{name}", heads, cells, records, "Arms without numbers", folded=True))
     return tables
 
@@ -189,9 +187,7 @@ def arm_table(outcome: Outcome, name: str = "") -> Table:
     plain = ("family", "arm", "label", "optimizer", "divergence_rate", "trials", "tuning_runs")
     records = [
         {
-            **{name: getattr(arm, name) for name in plain},
-            **{name: dict(getattr(arm, name)) for name in ("hyper", "edges")},
-            **{name: interval_record(getattr(arm, name)) for name in ("test", "train_loss")},
+            **_record(arm, plain, ("hyper", "edges"), ("test", "train_loss")),
             "values": list(arm.values),
             "epochs_to_target": arm.reach["epochs"].median if "epochs" in arm.reach else None,
             "sooner": arm.speedup["epochs"].text if "epochs" in arm.speedup else None,
@@ -245,7 +241,7 @@ def paper_table(run: PaperRun) -> Table:
         "valid": lambda v: number(v.valid),
         "test": lambda v: interval(v.test),
         "std": lambda v: number(v.test_std, 3),
-        "the paper's": lambda v: _printed(v.paper),
+        "the paper's": lambda v: Cell(v.paper.text, v.paper.value) if v.paper else word("-"),
         "minus base": lambda v: _difference(against[v.optimizer]),
         "verdict": lambda v: verdict(against[v.optimizer]),
         "diverged": lambda v: _part(v.diverged, v.seeds),
@@ -254,20 +250,14 @@ def paper_table(run: PaperRun) -> Table:
     }
     records = [
         {
-            **{name: getattr(row, name) for name in ("optimizer", "settings_tried", "seeds", "valid", "diverged")},
-            "hyper": dict(row.hyper),
-            "test": interval_record(row.test),
+            **_record(row, ("optimizer", "settings_tried", "seeds", "valid", "diverged"), ("hyper",), ("test",)),
             "paper": {"value": row.paper.value, "spread": row.paper.spread} if row.paper else None,
-            "comparison": comparison_record(c, c.note) if (c := against[row.optimizer]) else None,
+            "comparison": _comparison_record(against[row.optimizer]),
         }
         for row in run.found
     ]
     identity = slug("table", run.track.name, run.track.task, *run.track.task_settings.values())
     return table_of(identity, columns("paper", cells, run.panel.metric), run.found, records)
-
-
-def _printed(paper: Performance | None) -> Cell:
-    return Cell(f"{paper.value:g} ± {paper.spread:g}", paper.value) if paper else word("-")
 
 
 def registration_table(outcomes: Sequence[Outcome], lost: dict[str, int]) -> Table | None:
@@ -276,8 +266,8 @@ def registration_table(outcomes: Sequence[Outcome], lost: dict[str, int]) -> Tab
         return None
     cells: dict[str, Callable[[Outcome], Cell]] = {
         "task": lambda o: word(o.task),
-        "hash": lambda o: Cell(o.registration.hash[:12], title=o.registration.hash, css="code"),
-        "commit": lambda o: Cell((o.standing.commit or "")[:12], title=o.standing.commit or "", css="code"),
+        "hash": lambda o: _hash(o.registration.hash),
+        "commit": lambda o: _hash(o.standing.commit or ""),
         "standing": lambda o: word("registered") if o.standing.registered else Cell(o.standing.text, css="badge warn"),
         "trials": lambda o: number(o.registration.trials),
         "tuning seeds": lambda o: _seeds(o.registration.tuning_seeds),
@@ -295,15 +285,14 @@ def registration_table(outcomes: Sequence[Outcome], lost: dict[str, int]) -> Tab
     rows, nothing = list(made.cells), word("")
     for value, count in lost.items():
         why = Cell("its plan is not in the ledger: its runs are left out", css="badge warn")
-        known = {
-            "task": word("?"),
-            "hash": Cell(value[:12], title=value, css="code"),
-            "standing": why,
-            "runs": number(count),
-        }
+        known = {"task": word("?"), "hash": _hash(value), "standing": why, "runs": number(count)}
         rows.append([known.get(name, nothing) for name in cells])
         records.append({"hash": value, "runs": count, "registered": False})
     return replace(made, cells=rows)
+
+
+def _hash(text: str) -> Cell:
+    return Cell(text[:12], title=text, css="code")
 
 
 def _seeds(seeds: Sequence[int]) -> Cell:

@@ -19,10 +19,10 @@ from .judged import arms_page, comparisons_page, made_of_page
 from .nine_tasks import gains_page
 from .runs import runs_page
 from .searches import search_pages
-from .studies import analysis_pages
+from .studies import PAGES
 from .summary import NOTE, summary_page
 from .tasks import task_pages
-from .text import prose
+from .text import labels, prose
 from .twice import luck_page
 
 __all__ = ["pages_of", "render_results", "write_results"]
@@ -45,7 +45,7 @@ def pages_of(findings: Findings) -> dict[str, str]:
     groups = {
         "What came out": {name: text for name, text in about.items() if text},
         "Tasks": {name: tasks[name] for name in sorted(tasks, key=place)},
-        "Analyses": analysis_pages(findings),
+        "Analyses": {name: text for name, page_of in PAGES.items() if (text := page_of(findings))},
         "Searches": search_pages(findings),
     }
     index = "# All pages of results\n\n[The summary](../results.md) says what came out.\n"
@@ -66,23 +66,10 @@ def pages_of(findings: Findings) -> dict[str, str]:
     return {path: _tidy(path, text) for path, text in out.items()}
 
 
-# Places of the one long page that results once were, where a title does not say it: links to them lead on.
-_PLACES = {
-    "claims": ("verdicts",),
-    "adding": ("the-suite", "where-the-signal-is-rare", "asked-again", "adding-the-memory-_c-primary-comparisons"),
-    "damping": (
-        "damping-with-the-memory-_f-primary-comparisons",
-        "damping-on-the-rival-nadam_f-nesterov_f-primary-comparisons",
-        "damping-on-the-rival-each-tensor-by-itself-scopetensor-primary-comparisons",
-    ),
-    "ablations": ("ablations", "ptb-lstmb420-epochs-12-tf32-true"),  # the others are in "sensitivity", which came first
-    "luck": (),
-}
-
-
 def _anchors(name: str, text: str) -> str:
-    titles = re.findall(r"^##? (.+)$", text, re.MULTILINE)
-    return _at(*_PLACES.get(name, titles))
+    """Places of the one long page that results once were: links to them lead on. Some are said, others are the titles."""
+    known = labels("places")
+    return _at(*known[name].split() if name in known else re.findall(r"^##? (.+)$", text, re.MULTILINE))
 
 
 def _at(*titles: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from . import rules
 from .findings import Findings
 from .goal import six_of_nine
 from .judged import families
-from .nine_tasks import best_of_eight, judged, pairs, up_to
+from .nine_tasks import best_of_eight, pairs, up_to
 from .rules import HOLDS, NOT_SEEN, NOT_TESTED, Ruling
 from .text import capital, page, short
 
@@ -62,31 +63,23 @@ def claims_page(findings: Findings) -> str:
 # -- what the fair experiments say -------------------------------------------------------------------------------------
 
 
-def _fair_tasks(findings: Findings) -> str:
-    names = [outcome.task for outcome in findings.claimable]
-    return f"tuned alike: {', '.join(names)}" if names else ""
-
-
-def _tests(*names: str) -> Callable[[Findings], tuple[str, Ruling]]:
+def _tests(findings: Findings, names: Sequence[str]) -> tuple[str, Ruling]:
     """What some families of tests say, each counted by itself; no sums over different ones."""
-
-    def judge(findings: Findings) -> tuple[str, Ruling]:
-        mine = [families(findings)[name] for name in names if name in families(findings)]
-        rows = [found.row for tests in mine for found in tests.rows]
-        tasks = dict.fromkeys(found.outcome.name for tests in mine for found in tests.rows)
-        effect = "; ".join(f"{tests.where}, {tests.text}" if len(mine) > 1 else tests.text for tests in mine)
-        return f"tuned alike: {', '.join(tasks)}" if tasks else "", Ruling(rules.memory_wins(rows), effect)
-
-    return judge
+    mine = [families(findings)[name] for name in names if name in families(findings)]
+    rows = [found.row for tests in mine for found in tests.rows]
+    tasks = dict.fromkeys(found.outcome.name for tests in mine for found in tests.rows)
+    effect = "; ".join(f"{tests.where}, {tests.text}" if len(mine) > 1 else tests.text for tests in mine)
+    return f"tuned alike: {', '.join(tasks)}" if tasks else "", Ruling(rules.memory_wins(rows), effect)
 
 
 def _sooner(findings: Findings) -> tuple[str, Ruling]:
-    tuned = [pair.mine.speedup for pair in pairs(judged(findings))]
+    tuned = [pair.mine.speedup for pair in pairs(findings.judged)]
     fair = [speedup["epochs"] for speedup in tuned if "epochs" in speedup]
     best = [run for run in findings.papers if run.track.name == "paper-best"]
     paper = [arm.speedup for run in best for arm in run.panel.arms if arm.arm == "C" and arm.speedup is not None]
-    said = f"at the paper's settings: {', '.join(run.track.task for run in best)}" if best else ""
-    return "; ".join(filter(None, (_fair_tasks(findings), said))), rules.sooner(fair, paper)
+    tasks = {"tuned alike": [outcome.task for outcome in findings.claimable]}
+    tasks["at the paper's settings"] = [run.track.task for run in best]
+    return "; ".join(f"{how}: {', '.join(of)}" for how, of in tasks.items() if of), rules.sooner(fair, paper)
 
 
 class _Selection(NamedTuple):
@@ -100,7 +93,7 @@ class _Selection(NamedTuple):
 def _selections(findings: Findings) -> list[_Selection]:
     """Every pair of the fair experiments, with the control or without."""
     out = []
-    for outcome in (*findings.claimable, *findings.followed):
+    for outcome in findings.judged:
         for family in outcome.registration.families:
             gain, effect = (outcome.minus(family, "C", other) for other in ("base", "C-yoked"))
             if gain is not None:
@@ -126,20 +119,15 @@ def _ran(name: str, studies: Sequence[Mapping[str, Any]]) -> str:
     return f"{name}: {', '.join(study['task'] for study in studies)}" if studies else ""
 
 
-def _of(name: str, rule: Callable[[list[dict[str, Any]]], Ruling]) -> Callable[[Findings], tuple[str, Ruling]]:
+def _of(findings: Findings, name: str, rule: Callable[..., Ruling], **options: Any) -> tuple[str, Ruling]:
     """What a rule says of an analysis."""
-
-    def judge(findings: Findings) -> tuple[str, Ruling]:
-        studies = findings.analysis(name)
-        return _ran(name, studies), rule(studies)
-
-    return judge
+    studies = findings.analysis(name)
+    return _ran(name, studies), rule(studies, **options)
 
 
 SUMMED, AVERAGED = ("SGD_C", "SGDM_C"), ("RMSprop_C", "Adam_C")
 OTHER = {**dict.fromkeys(SUMMED, ("mean",)), **dict.fromkeys(AVERAGED, ("sum",))}
 NO_AVERAGE = dict.fromkeys((*SUMMED, *AVERAGED), ("min", "median", "max"))
-USUAL = {"topC": 5, "decay": 0.7}
 
 
 def _rules_alike(findings: Findings) -> tuple[str, Ruling]:
@@ -199,33 +187,32 @@ def _window(findings: Findings) -> tuple[str, Ruling]:
     return "SGD_C with decay 0 beside the policy FIFO", Ruling(HOLDS if same else NOT_SEEN, effect)
 
 
+_ABLATION = partial(_of, name="ablation", rule=rules.variants_worse)
+_SENSITIVITY = partial(_of, name="sensitivity", rule=rules.no_help, reference={"topC": 5, "decay": 0.7})
+
 CLAIMS = (
     Claim("1", "best of all eight on 6 of 9 tasks", best_of_eight),
     Claim("2", "improvements up to 23 %", up_to),
     Claim("3", "faster in every pair", _sooner),
-    Claim("4", "sum suits SGD, mean suits Adam and RMSprop", _of("ablation", lambda s: rules.variants_worse(s, OTHER))),
-    Claim(
-        "5", "decay near 1 does not help", _of("sensitivity", lambda s: rules.no_help(s, "decay", (0.99, 1.0), USUAL))
-    ),
-    Claim(
-        "6", "topC above 20 does not help", _of("sensitivity", lambda s: rules.no_help(s, "topC", (50, 100), USUAL, 20))
-    ),
+    Claim("4", "sum suits SGD, mean suits Adam and RMSprop", partial(_ABLATION, variants=OTHER)),
+    Claim("5", "decay near 1 does not help", partial(_SENSITIVITY, axis="decay", high=(0.99, 1.0))),
+    Claim("6", "topC above 20 does not help", partial(_SENSITIVITY, axis="topC", high=(50, 100), limit=20)),
     Claim("7", "staleness is bounded", _stale),
     Claim("8", "selection and replacement rules hardly matter", _rules_alike),
-    Claim(
-        "9",
-        "min, median and max are worse than an average",
-        _of("ablation", lambda s: rules.variants_worse(s, NO_AVERAGE)),
-    ),
+    Claim("9", "min, median and max are worse than an average", partial(_ABLATION, variants=NO_AVERAGE)),
     Claim("10", "label noise does no harm", _noise),
-    Claim("11", "it converges on convex tasks", _of("convex", rules.converges)),
+    Claim("11", "it converges on convex tasks", partial(_of, name="convex", rule=rules.converges)),
     Claim("12", "Theorem 1", _theorem),
-    Claim("13", "time grows linearly in topC", _of("runtime", rules.grows_linearly)),
+    Claim("13", "time grows linearly in topC", partial(_of, name="runtime", rule=rules.grows_linearly)),
     Claim("14", "large stored gradients explain the gains", _explained),
     Claim("15", "decay 0 is a moving window", _window),
-    Claim("16", "adding the memory (`_C`) beats the best equally tuned rival", _tests("C")),
-    Claim("17", "damping (`_F`) beats the best equally tuned rival", _tests("F")),
-    Claim("18", "damping on the rival (`NAdam_F`, `Nesterov_F`) beats it", _tests("F-rival", "F-tensor")),
+    Claim("16", "adding the memory (`_C`) beats the best equally tuned rival", partial(_tests, names=("C",))),
+    Claim("17", "damping (`_F`) beats the best equally tuned rival", partial(_tests, names=("F",))),
+    Claim(
+        "18",
+        "damping on the rival (`NAdam_F`, `Nesterov_F`) beats it",
+        partial(_tests, names=("F-rival", "F-tensor")),
+    ),
     Claim("19", "one damping optimizer is better on 6 of 9 tasks, with Adam and with SGD", six_of_nine),
-    Claim("20", "damping (`_F`) beats the best rival where the signal is rare", _tests("F-rare")),
+    Claim("20", "damping (`_F`) beats the best rival where the signal is rare", partial(_tests, names=("F-rare",))),
 )

@@ -25,8 +25,8 @@ class Damped:
 
     study: Study
     line: dict[str, Any]
-    gain: Interval | None = None
-    effect: float | None = None  # the gain in standard deviations of the paired differences
+    gain: Interval | None
+    effect: float | None  # the gain in standard deviations of the paired differences
 
     @property
     def share(self) -> float:
@@ -62,13 +62,12 @@ def damped(findings: Findings) -> list[Damped]:
         for line in study.data["lines"]:
             outcome, family = outcomes.get(study.task), recipe_of(line["optimizer"]).family
             ours, base = (outcome.arm(family, arm) if outcome else None for arm in ("F", "base"))
-            if outcome is None or ours is None or base is None:
-                found.append(Damped(study, line))
-                continue
-            better = improvements(ours.values, base.values, outcome.registration.higher_is_better)
-            gain = mean_interval(better)
-            spread = float(np.std(better, ddof=1))
-            found.append(Damped(study, line, gain, gain.mean / spread if spread else 0.0))
+            gain, effect = None, None
+            if outcome and ours and base:
+                better = improvements(ours.values, base.values, outcome.registration.higher_is_better)
+                gain, spread = mean_interval(better), float(np.std(better, ddof=1))
+                effect = gain.mean / spread if spread else 0.0
+            found.append(Damped(study, line, gain, effect))
     return found
 
 

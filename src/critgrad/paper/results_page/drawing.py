@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
 
+from critgrad.lab.study.svg import n as _at
+
 # By name, on a light and on a dark page. The hues are Okabe and Ito's, which colour-blindness keeps apart.
 INKS: dict[str, tuple[str, str]] = {
     "page": ("#ffffff", "#0d1117"),
@@ -20,11 +22,6 @@ INKS: dict[str, tuple[str, str]] = {
 }
 THEMES = ("light", "dark")
 FONT = "font-family='system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif'"
-
-
-def _at(value: float) -> str:
-    """A coordinate with one digit: enough for the eye, and far from rounding."""
-    return f"{value:.1f}".removesuffix(".0")
 
 
 @dataclass

@@ -8,12 +8,15 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from critgrad.lab.study.svg import Scale
+
 from ..protocol.arms import FAMILIES
 from ..protocol.records import Outcome
 from .drawing import Drawing
 from .findings import Findings
 from .judged import KINDS, Judged, all_judged
 from .nine_tasks import COLUMNS, three_gains
+from .text import labels
 
 ARMS = {"base": "base", "C": "adding", "F": "damping"}
 NAMES = {"SGD": "SGD", "SGDM": "SGD, momentum .9", "RMSprop": "RMSprop", "Adam": "Adam"}
@@ -67,26 +70,19 @@ def best_by_rate(runs: list[tuple[str, float, float]]) -> list[tuple[float, floa
 
 def learning_rates(findings: Findings) -> Drawing:
     """One panel for each family."""
-    runs = tuning_runs(findings)
-    words = "How much is learnt at which learning rate: adding the memory reaches the base's level at lower rates and "
-    words += "collapses at higher ones; damping stays close to the base around its best rate."
-    made = Drawing(880, 590, words)
+    runs, words = tuning_runs(findings), labels("drawings")
+    made = Drawing(880, 590, words["learning-rates"])
     made.legend(60, 24, [("base", "base"), ("adding", "adding the memory (_C)"), ("damping", "damping (_F)")])
     for index, (family, arms) in enumerate(runs.items()):
         left, top = 52 + 425 * (index % 2), 66 + 258 * (index // 2)
         _panel(made, family, arms, left, top, 385, 192)
-    made.text(868, 24, "learnt: 0 % before training, 100 % the base's best", "quiet", 14, "end")
-    made.text(440, 580, "learning rate, as a multiple of the base's best", "quiet", anchor="middle")
+    made.text(868, 24, words["learnt"], "quiet", 14, "end")
+    made.text(440, 580, words["rate"], "quiet", anchor="middle")
     return made
 
 
 def _panel(made: Drawing, family: str, arms: Runs, left: float, top: float, width: float, height: float) -> None:
-    def x(decades: float) -> float:
-        return left + width * (min(max(decades, LEFT), RIGHT) - LEFT) / (RIGHT - LEFT)
-
-    def y(value: float) -> float:
-        return top + height * (1.1 - min(value, 1.1)) / 1.1
-
+    x, y = Scale(LEFT, RIGHT, left, left + width), Scale(0.0, 1.1, top + height, top)
     tasks = len({name for runs in arms.values() for name, _, _ in runs})
     made.text(left, top - 8, f"{NAMES[family]}: {tasks} experiments, {sum(map(len, arms.values())):,} runs")
     for value in (0.0, 0.5, 1.0):
@@ -116,23 +112,11 @@ def differences(findings: Findings) -> Drawing:
     rows = sum(map(len, by_name.values()))
     made = Drawing(880, 128 + 8 * rows + 12 * len(by_name), f"All {rows} announced differences by experiment")
     made.legend(24, 22, KINDS.items())
-    made.text(
-        24,
-        42,
-        "filled: better or worse; hollow: same or open; band: 1 %, inside which a difference is called same",
-        "quiet",
-        14,
-    )
-    made.text(
-        24, 62, "in each colour, from above: Adam, RMSprop, SGD with momentum .9, SGD, as far as announced", "quiet", 14
-    )
-
-    def x(share: float) -> float:
-        return 540 + 310 * min(max(share, -WIDEST), WIDEST) / WIDEST
-
+    made.text(24, 42, labels("drawings")["dots"], "quiet", 14)
+    made.text(24, 62, labels("drawings")["colours"], "quiet", 14)
+    made.text(868, made.height - 8, labels("drawings")["difference"], "quiet", 14, "end")
+    x = Scale(-WIDEST, WIDEST, 230, 850)
     top, bottom = 84, made.height - 42
-    axis = "difference to the best rival in % of what the base learns; right: better; at an edge: beyond it"
-    made.text(868, made.height - 8, axis, "quiet", 14, "end")
     made.box(x(-1), top, x(1) - x(-1), bottom - top, "band")
     for share in (-15, -10, -5, 0, 5, 10, 15):
         made.line([(x(share), top), (x(share), bottom)], "grid", 1.5 if share == 0 else 1)
@@ -158,13 +142,8 @@ def gains(findings: Findings) -> Drawing:
     made = Drawing(880, 78 + 26 * len(rows), "The paper's gains, at its settings here, and tuned alike")
     inks = dict(zip(COLUMNS, ("base", "adding", "damping")))
     made.legend(24, 22, [(ink, words) for words, ink in inks.items()])
-    made.text(
-        24, 42, "gain over the base in % of its value, right: the memory is better; at an edge: beyond it", "quiet", 14
-    )
-
-    def x(share: float) -> float:
-        return 220 + 630 * (min(max(share, -0.15), 0.3) + 0.15) / 0.45
-
+    made.text(24, 42, labels("drawings")["gain"], "quiet", 14)
+    x = Scale(-0.15, 0.3, 220, 850)
     bottom = made.height - 18
     for share in (-0.1, 0.0, 0.1, 0.2, 0.3):
         made.line([(x(share), 54), (x(share), bottom)], "grid", 1.5 if share == 0 else 1)

@@ -10,13 +10,14 @@ from typing import Any
 
 from critgrad.lab.errors import LabError
 from critgrad.lab.ledger import Row
-from critgrad.lab.ledger.source import alike
+from critgrad.lab.ledger.committed import standing as standing_of
+from critgrad.lab.ledger.source import alike, setting_groups
+from critgrad.lab.tasks import TASKS
 from critgrad.lab.tasks.rare import is_rare
 
 from ..analyses import ANALYSES
 from ..protocol import Outcome, Registration, find, registered, tables
 from ..protocol.announced import AnnouncedSource
-from ..protocol.outcome import SuiteRow, suite_table
 from ..report.panels import PaperRun, paper_runs
 from .text import behind
 
@@ -84,13 +85,11 @@ class Findings:
     @cached_property
     def withdrawn(self) -> list[Withdrawn]:
         """The fair experiments that were replaced."""
-        from critgrad.lab.ledger.committed import standing
-
         out = []
         for plan in self._plans[1]:
             now = find(plan.name).notes
             said = [text for name, text in now.items() if plan.notes.get(name) != text]
-            commit = standing(self.books, plan).commit
+            commit = standing_of(self.books, plan).commit
             out.append(Withdrawn(plan, len(self.books.rows(registration=plan.hash)), commit, " ".join(said)))
         return out
 
@@ -114,14 +113,14 @@ class Findings:
         """What was asked of a task later, by what had been found: on seeds that nothing was chosen on."""
         return [o for o in self._decided if o.registration.question]
 
+    @property
+    def judged(self) -> tuple[Outcome, ...]:
+        """The suite with what was asked later of its tasks: the experiments that a claim about them may rest on."""
+        return (*self.claimable, *self.followed)
+
     @cached_property
     def _decided(self) -> list[Outcome]:
         return [outcome for outcome in self.outcomes if outcome.decided and outcome.standing.registered]
-
-    @cached_property
-    def suite_rows(self) -> list[SuiteRow]:
-        """Every arm over the whole suite."""
-        return suite_table(self.claimable)
 
     @cached_property
     def papers(self) -> list[PaperRun]:
@@ -134,9 +133,8 @@ class Findings:
         out = []
         for task in sorted(self.books.tasks, key=place):
             rows = [row for row in self.books.rows(task=task, purpose=made.purpose) if row.trial.registration is None]
-            out += [
-                Study(task, settings, made.collect(task, members)) for settings, members in alike(rows, made.varied)
-            ]
+            for settings, members in alike(rows, made.varied):
+                out.append(Study(task, settings, made.collect(task, members)))
         return out
 
     def analysis(self, name: str) -> list[dict[str, Any]]:
@@ -162,12 +160,8 @@ class Findings:
     def looked_into(self) -> list[list[Row]]:
         """Runs of ``_C`` that recorded their memory, in groups that differ by the seed alone; experiments that stand only."""
         hashes = {plan.hash for plan in self._plans[0]} | {None}
-        groups: dict[tuple[str, str, str], list[Row]] = {}
-        for row in self.books.done:
-            trial = row.trial
-            if trial.registration in hashes and trial.optimizer.endswith("_C") and "memory" in trial.probe:
-                groups.setdefault((trial.task, trial.optimizer, str(sorted(trial.hyper.items()))), []).append(row)
-        return list(groups.values())
+        probed = [row for row in self.books.done if "memory" in row.trial.probe and row.trial.registration in hashes]
+        return setting_groups(row for row in probed if row.trial.optimizer.endswith("_C"))
 
 
 def gather(ledgers: Sequence[Path]) -> Findings:
@@ -179,8 +173,6 @@ def gather(ledgers: Sequence[Path]) -> Findings:
 
 def place(task: str) -> tuple[int, str]:
     """Of a task, or of its page, among the tasks of the lab."""
-    from critgrad.lab.tasks import TASKS
-
     names = list(TASKS)
     plain = task.split("@")[0].removesuffix("-continual").removesuffix("-longtail")
     return (names.index(plain) if plain in names else len(names), task)

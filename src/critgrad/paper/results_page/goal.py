@@ -16,20 +16,18 @@ from critgrad.lab.ledger import Row
 from critgrad.lab.stats import Comparison, Interval, paired_difference
 from critgrad.lab.train.loop import best_epoch
 
-from ..protocol import paper_values
-from ..protocol.records import ArmResult, Outcome, interval_of
+from ..protocol import ARMS, paper_values
+from ..protocol.records import ArmResult, Outcome
 from . import rules
 from .findings import Findings
 from .judged import families
 from .rules import Ruling
-from .text import interval, page, probability, table
+from .text import interval, labels, page, probability, table
 
 NINE = tuple(dict.fromkeys(row.task for row in paper_values.BEST))
 # Of each family the frozen candidate; where only the other was announced (Penn Treebank, before the search's end), that one.
 CANDIDATES: Mapping[str, tuple[str, ...]] = {"Adam": ("F-rival",), "SGDM": ("F-tensor", "F-rival")}
-CANNOT_COUNT: Mapping[str, str] = {
-    "multiwoz-roberta": "does not count: the published weights are not here, and random ones are another task"
-}
+CANNOT_COUNT = labels("cannot count")
 
 
 @dataclass(frozen=True)
@@ -73,37 +71,32 @@ def cells(findings: Findings) -> list[GoalCell]:
     tests = [families(findings)[role] for role in ("F-rival", "F-tensor") if role in families(findings)]
     judged = {(found.outcome.name, found.row.family): found.row for of_role in tests for found in of_role.rows}
     rows = {row.key: row for row in findings.books.done}
-    return [_cell(judged, asked, rows, task, family) for family in CANDIDATES for task in NINE]
+
+    def cell(task: str, family: str) -> GoalCell:
+        if task in CANNOT_COUNT:
+            return GoalCell(task, family, CANNOT_COUNT[task])
+        there = [o for o in asked if paper_values.name_of(o.task) == task and family in o.registration.families]
+        for role in CANDIDATES[family]:
+            for outcome in there:
+                found, ours = judged.get((outcome.name, f"{family}_{role}")), outcome.arm(family, role)
+                rivals = [arm for arm in outcome.arms if found and (arm.family, arm.label) == (family, found.rival)]
+                if found and ours and rivals:
+                    timed = _at_equal_time(outcome, ours, rivals[0], rows)
+                    part = any(state != "whole" for state, _ in outcome.data)
+                    each = to_each(outcome, family, role)
+                    return GoalCell(task, family, "", outcome.name, found, *timed, part, each)
+        return GoalCell(task, family, "its experiment has no such arm" if there else "not run, or not to its end")
+
+    return [cell(task, family) for family in CANDIDATES for task in NINE]
 
 
-def _cell(
-    judged: Mapping[tuple[str, str], Comparison],
-    outcomes: Sequence[Outcome],
-    rows: Mapping[str, Row],
-    task: str,
-    family: str,
-) -> GoalCell:
-    if task in CANNOT_COUNT:
-        return GoalCell(task, family, CANNOT_COUNT[task])
-    there = [o for o in outcomes if paper_values.name_of(o.task) == task and family in o.registration.families]
-    for role in CANDIDATES[family]:
-        for outcome in there:
-            found, ours = judged.get((outcome.name, f"{family}_{role}")), outcome.arm(family, role)
-            rivals = [arm for arm in outcome.arms if found and (arm.family, arm.label) == (family, found.rival)]
-            if found and ours and rivals:
-                timed = _at_equal_time(outcome, ours, rivals[0], rows)
-                part = any(state != "whole" for state, _ in outcome.data)
-                return GoalCell(task, family, "", outcome.name, found, *timed, part, to_each(outcome, ours, role))
-    return GoalCell(task, family, "its experiment has no such arm" if there else "not run, or not to its end")
-
-
-def to_each(outcome: Outcome, ours: ArmResult, role: str) -> tuple[tuple[str, Interval], ...]:
+def to_each(outcome: Outcome, family: str, role: str) -> tuple[tuple[str, Interval], ...]:
     """The differences to all that a primary was announced against: which is the best is chosen on the tuning seeds; on others
     it may not be.
     """
     against = next(primary.against for primary in outcome.registration.primary if primary.arm == role)
-    rivals = [arm for arm in (outcome.arm(ours.family, other) for other in against) if arm is not None]
-    return tuple((arm.label, outcome.difference(ours, arm)) for arm in rivals)
+    found = ((ARMS[other].label_in(family), outcome.minus(family, role, other)) for other in against)
+    return tuple((label, difference) for label, difference in found if difference is not None)
 
 
 def _at_equal_time(
@@ -164,23 +157,17 @@ def each_text(found: Sequence[tuple[str, Interval]]) -> str:
     return ", ".join(f"{name} {interval(difference, '+')}" for name, difference in found)
 
 
-def _by_single_runs(cell: GoalCell) -> str:
-    """The epochs by the timed runs of each seed alone; nothing where one seed was timed."""
-    if not cell.around:
-        return ""
-    low, high = min(cell.around), max(cell.around)
-    return f"{low if low == high else f'{low} to {high}'} by single timed runs"
-
-
 def _line(cell: GoalCell) -> list[str]:
     family = {"Adam": "NAdam_F", "SGDM": "Nesterov_F"}[cell.family]
     if cell.found is None:
         return [cell.task, family, "-", "-", "-", "-", cell.why]
     row, clock = cell.found, "not timed"
     if cell.clock is not None and cell.epochs is not None:
-        parts = [f"{cell.epochs[0]} epochs for {cell.epochs[1]}", _by_single_runs(cell), cell.doubtful]
+        ends = dict.fromkeys((min(cell.around), max(cell.around))) if cell.around else {}
+        alone = f"{' to '.join(map(str, ends))} by single timed runs" if ends else ""  # of each seed
+        parts = [f"{cell.epochs[0]} epochs for {cell.epochs[1]}", alone, cell.doubtful]
         clock = f"{interval(cell.clock, '+')} ({'; '.join(filter(None, parts))})"
-    difference = interval(interval_of(row), "+")
+    difference = interval(row.interval, "+")
     label = cell.name + (", part of the data" if cell.part else "")
     won = {True: "yes", False: "no", None: "open"}[cell.won]
     if cell.doubtful:

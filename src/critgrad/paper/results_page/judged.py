@@ -14,7 +14,8 @@ from functools import cache
 
 from critgrad.lab.stats import Comparison, Interval, judge
 
-from ..protocol.records import Outcome, interval_of
+from ..protocol.outcome import suite_table
+from ..protocol.records import Outcome
 from .findings import Findings
 from .text import interval, labels, page, probability, table
 
@@ -31,6 +32,11 @@ class Judged:
     row: Comparison
 
     @property
+    def family(self) -> str:
+        """The base's."""
+        return self.row.family.rpartition("_")[0]
+
+    @property
     def role(self) -> str:
         """``C``, ``F``, ``F-rival`` or ``F-tensor``."""
         return self.row.family.rpartition("_")[2]
@@ -41,22 +47,17 @@ class Judged:
         return _KIND_OF[self.role]
 
     @property
-    def difference(self) -> Interval:
-        """With its interval."""
-        return interval_of(self.row)
-
-    @property
     def text(self) -> str:
         """``+0.4 ± 1.2``."""
-        return interval(self.difference, "+")
+        return interval(self.row.interval, "+")
 
     def survives(self, factor: float) -> bool:
         """Whether the interval leaves 0 outside when it is so many times as wide."""
-        return abs(self.row.difference) > factor * self.difference.half_width
+        return abs(self.row.difference) > factor * self.row.interval.half_width
 
     def share(self, value: float) -> float:
         """A difference in % of what the base learns."""
-        base = self.outcome.arm(self.row.family.rpartition("_")[0], "base")
+        base = self.outcome.arm(self.family, "base")
         initial = self.outcome.initial
         assert base is not None, self.row
         assert initial is not None, self.row
@@ -170,16 +171,9 @@ def comparisons_page(title: str, kinds: Sequence[str], findings: Findings) -> st
 
 def arms_page(findings: Findings) -> str:
     """One number for each arm over the suite; nothing without a suite."""
-    rows = [
-        [
-            row.family,
-            row.label,
-            str(len(row.tasks)),
-            interval(Interval(100 * d.value, 100 * d.low, 100 * d.high, d.tasks), "+"),
-        ]
-        for row in findings.suite_rows
-        if (d := row.difference) is not None
-    ]
+    found = [(row, d) for row in suite_table(findings.claimable) if (d := row.difference) is not None]
+    in_percent = [Interval(100 * d.value, 100 * d.low, 100 * d.high, d.tasks) for _, d in found]
+    rows = [[r.family, r.label, str(len(r.tasks)), interval(d, "+")] for (r, _), d in zip(found, in_percent)]
     if not rows:
         return ""
     head = ("family", "arm", "tasks", "difference (%)")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 
 from critgrad.lab.tasks import task_of
+from critgrad.lab.words import counted
 
 from ..protocol import paper_values
 from ..protocol.arms import FAMILIES
@@ -18,12 +20,7 @@ from .findings import Findings
 from .goal import NINE
 from .papers import NOT_COMPARABLE, best_runs
 from .rules import Ruling
-from .text import interval, page, seeds_text, short, table
-
-
-def judged(findings: Findings) -> tuple[Outcome, ...]:
-    """The fair experiments that a claim may rest on."""
-    return (*findings.claimable, *findings.followed)
+from .text import interval, page, short, table
 
 
 class TunedPair(NamedTuple):
@@ -66,11 +63,6 @@ def fair_pairs(outcomes: Iterable[Outcome]) -> dict[str, list[TunedPair]]:
     return {task: [found[family] for family in FAMILIES if family in found] for task, found in most.items()}
 
 
-def names_of(found: Iterable[TunedPair]) -> list[str]:
-    """The experiments of some pairs."""
-    return list(dict.fromkeys(pair.outcome.name for pair in found))
-
-
 def paper_runs(findings: Findings) -> dict[str, PaperRun]:
     """``paper-best`` on each of the nine tasks, as the paper had it where that was run; nothing that is not comparable."""
     found = best_runs(findings)
@@ -78,24 +70,25 @@ def paper_runs(findings: Findings) -> dict[str, PaperRun]:
 
 
 def _on_the_nine(fair: Mapping[str, Sequence[TunedPair]], paper: Mapping[str, PaperRun]) -> str:
-    parts = [f"fair: {', '.join(name for found in fair.values() for name in names_of(found))}"] if fair else []
-    runs = [f"{task} ({seeds_text(len(run.track.seeds))})" for task, run in paper.items()]
+    names = [name for found in fair.values() for name in dict.fromkeys(pair.outcome.name for pair in found)]
+    parts = [f"fair: {', '.join(names)}"] if fair else []
+    runs = [f"{task} ({counted(len(run.track.seeds), 'seed')})" for task, run in paper.items()]
     return "; ".join([*parts, *([f"paper-best: {', '.join(runs)}"] if runs else [])])
 
 
 def best_of_eight(findings: Findings) -> tuple[str, Ruling]:
     """Claim 1."""
-    fair, paper = fair_pairs(judged(findings)), paper_runs(findings)
-    tuned = {}
+    fair, paper = fair_pairs(findings.judged), paper_runs(findings)
+    tuned, untuned = {}, {}
     for task, found in fair.items():
-        sign = 1 if task_of(task).metric.higher_is_better else -1
-        best = max((arm for pair in found for arm in (pair.mine, pair.base)), key=lambda arm: sign * arm.test.mean)
-        tuned[task] = best.arm == "C"
-    untuned = {}
+        best = max if task_of(task).metric.higher_is_better else min
+        tuned[task] = (
+            best((arm for pair in found for arm in (pair.mine, pair.base)), key=attrgetter("test.mean")).arm == "C"
+        )
     for task, run in paper.items():
         if len(run.found) == len(paper_values.OPTIMIZERS):
-            sign = 1 if run.panel.higher_is_better else -1
-            untuned[task] = max(run.found, key=lambda row: sign * row.test.mean).optimizer.endswith("_C")
+            best = max if run.panel.higher_is_better else min
+            untuned[task] = best(run.found, key=attrgetter("test.mean")).optimizer.endswith("_C")
     return _on_the_nine(fair, paper), rules.best_of_eight(tuned, untuned)
 
 
@@ -104,14 +97,19 @@ def gain(mine: float, base: float, higher: bool) -> float:
     return (mine - base) / abs(base) if higher else (base - mine) / abs(base)
 
 
-def _gains(means: Mapping[str, float], higher: bool) -> dict[str, float]:
-    """Of each ``_C`` optimizer over its base, from their means; the pair in words is the key."""
-    pairs = [(name, name.removesuffix("_C")) for name in means if name.endswith("_C")]
-    return {
-        f"{name} {short(means[name])}, {base} {short(means[base])}": gain(means[name], means[base], higher)
-        for name, base in pairs
-        if means.get(base)
-    }
+def _gain_in(means: Mapping[str, float], family: str, higher: bool) -> float | None:
+    """Of a family's ``_C`` over its base; ``None`` where one of the two is missing."""
+    base, mine = means.get(family), means.get(f"{family}_C")
+    return gain(mine, base, higher) if base and mine is not None else None
+
+
+def _printed(task: str) -> dict[str, float]:
+    """The paper's own table."""
+    return {row.optimizer: row.test.value for row in paper_values.best_of(task)}
+
+
+def _means(run: PaperRun) -> dict[str, float]:
+    return {row.optimizer: row.test.mean for row in run.found}
 
 
 SHARE = 0.23  # the paper's largest improvement, as its text rounds it
@@ -119,19 +117,14 @@ SHARE = 0.23  # the paper's largest improvement, as its text rounds it
 
 def _where_the_paper_saw_it() -> list[tuple[str, str]]:
     """The tasks and families of the pairs with that gain in the paper's own table."""
-    out = []
-    for task in NINE:
-        means = {row.optimizer: row.test.value for row in paper_values.best_of(task)}
-        for family in FAMILIES:
-            pair = {name: value for name, value in means.items() if name in (family, f"{family}_C")}
-            if any(gain >= SHARE - 0.005 for gain in _gains(pair, task_of(task).metric.higher_is_better).values()):
-                out.append((task, family))
-    return out
+    pairs = [(task, family) for task in NINE for family in FAMILIES]
+    gains = [_gain_in(_printed(task), family, task_of(task).metric.higher_is_better) for task, family in pairs]
+    return [pair for pair, share in zip(pairs, gains) if share is not None and share >= SHARE - 0.005]
 
 
 def up_to(findings: Findings) -> tuple[str, Ruling]:
     """Claim 2."""
-    fair, paper = fair_pairs(judged(findings)), paper_runs(findings)
+    fair, paper = fair_pairs(findings.judged), paper_runs(findings)
     # Other pairs of a task say nothing about the one in which the paper saw it.
     there = {(task, pair.mine.family): pair for task, found in fair.items() for pair in found if pair.base.test.mean}
     tuned: dict[str, float] = {}
@@ -141,18 +134,20 @@ def up_to(findings: Findings) -> tuple[str, Ruling]:
         tuned[f"{best.outcome.name} ({mine}, {base})"] = best.gain
     untuned = {}
     for task, run in paper.items():
-        if gains := _gains({row.optimizer: row.test.mean for row in run.found}, run.panel.higher_is_better):
-            pair = max(gains, key=lambda name: gains[name])
-            untuned[f"{task} ({pair})"] = gains[pair]  # a base that has failed, for one, should be seen as that
+        means = _means(run)
+        shares = {family: _gain_in(means, family, run.panel.higher_is_better) for family in FAMILIES}
+        if gains := {family: share for family, share in shares.items() if share is not None}:
+            family = max(gains, key=lambda name: gains[name])  # a base that has failed, for one, should be seen as that
+            pair = ", ".join(f"{name} {short(means[name])}" for name in (f"{family}_C", family))
+            untuned[f"{task} ({pair})"] = gains[family]
     seen = _where_the_paper_saw_it()
     ruling = rules.up_to(tuned, untuned, run=set(there), needed=seen, share=SHARE)
     said = [
         f"{family}_C on {task} {f'{there[task, family].gain:+.1%}' if (task, family) in there else 'not run'}"
         for task, family in seen
     ]
-    return _on_the_nine(fair, paper), Ruling(
-        *ruling[:2], f"Where the paper's table has it, tuned alike: {', '.join(said)}."
-    )
+    more = f"Where the paper's table has it, tuned alike: {', '.join(said)}."
+    return _on_the_nine(fair, paper), ruling._replace(more=more)
 
 
 # -- the paper's gains beside ours: in its table, at its settings run here, and with base and memory tuned alike -----------
@@ -175,9 +170,8 @@ def _pairs(findings: Findings) -> list[tuple[str, str, list[Cell]]]:
     for task in (name for name in NINE if name not in NOT_COMPARABLE):
         higher = task_of(task).metric.higher_is_better
         run = paper.get(task)
-        theirs = {row.optimizer: row.test.value for row in paper_values.best_of(task)}
-        here = {} if run is None else {row.optimizer: row.test.mean for row in run.found}
-        seeds = "" if run is None else f"; {seeds_text(len(run.track.seeds))}"
+        theirs, here = _printed(task), {} if run is None else _means(run)
+        seeds = "" if run is None else f"; {counted(len(run.track.seeds), 'seed')}"
         tuned = {pair.mine.family: pair for pair in fair.get(task, ())}
         for family in FAMILIES:
             cells = _pair(theirs, family, higher, ""), _pair(here, family, higher, seeds)
@@ -197,11 +191,10 @@ def gains_page(findings: Findings) -> str:
 
 
 def _pair(means: Mapping[str, float], family: str, higher: bool, more: str) -> Cell:
-    base, mine = means.get(family), means.get(f"{family}_C")
-    if not base or mine is None:
+    share = _gain_in(means, family, higher)
+    if share is None:
         return "not run", None
-    share = gain(mine, base, higher)
-    return f"{short(base, 4)}, {short(mine, 4)} ({share:+.1%}{more})", share
+    return f"{short(means[family], 4)}, {short(means[f'{family}_C'], 4)} ({share:+.1%}{more})", share
 
 
 def _tuned(pair: TunedPair | None, task: str) -> Cell:
@@ -211,7 +204,7 @@ def _tuned(pair: TunedPair | None, task: str) -> Cell:
     labels = ([] if outcome.name == task else [outcome.name]) + ([] if outcome.decided else ["not finished"])
     difference = interval(outcome.difference(mine, base), "+")
     means = {mine.family: base.test.mean, f"{mine.family}_C": mine.test.mean}
-    more = f"; {difference}; {seeds_text(len(mine.values))}"
+    more = f"; {difference}; {counted(len(mine.values), 'seed')}"
     text, share = _pair(means, mine.family, outcome.registration.higher_is_better, more)
     return f"{', '.join(labels)}: {text}" if labels else text, share
 

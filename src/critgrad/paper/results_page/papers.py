@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from critgrad.lab.tasks import task_of
+from critgrad.lab.words import counted
 
 from ..protocol import paper_values
 from ..protocol.tracks import Found
 from ..report.panels import PaperRun
 from .findings import Findings
-from .text import interval, seeds_text, table, values
+from .text import behind, capital, interval, labels, table, values
 
 # Tasks whose numbers measure something else than the paper's: shown beside them, never held against them.
-NOT_COMPARABLE: Mapping[str, str] = {
-    "multiwoz-roberta": "from random weights and with the perplexity of the answer's tokens alone; the paper starts from the "
-    "published weights and counts padding, too",
-}
+NOT_COMPARABLE = labels("not comparable")
 
 
 def where(run: PaperRun) -> str:
@@ -48,12 +46,12 @@ def best_runs(findings: Findings) -> dict[str, list[PaperRun]]:
 def best_section(findings: Findings, task: str, runs: Sequence[PaperRun]) -> str:
     found = [{row.optimizer: row for row in run.found} for run in runs]
     metric = runs[0].panel.metric
-    heads = [f"{where(run)} ({seeds_text(len(run.track.seeds))})" for run in runs]
+    heads = [f"{where(run)} ({counted(len(run.track.seeds), 'seed')})" for run in runs]
     reason = NOT_COMPARABLE.get(task)
     rows = []
     for best in paper_values.best_of(task):
         cells = [_cell(of_run.get(best.optimizer)) for of_run in found]
-        rows.append([best.optimizer, values(best.hyper), *cells, f"{best.test.value:g} ± {best.test.spread:g}"])
+        rows.append([best.optimizer, values(best.hyper), *cells, best.test.text])
     theirs = "the paper's (not comparable)" if reason else "the paper's"
     text = (
         f"\n## {task}, paper-best\n\nThe paper's best settings, not tuned here: test {metric}, beside its table only.\n"
@@ -64,7 +62,8 @@ def best_section(findings: Findings, task: str, runs: Sequence[PaperRun]) -> str
         text += f"\nNot comparable with the paper's column: {reason}.\n"
     elif fit := _fit(runs):
         text += f"\n{fit}\n"
-    missing = [f"{where(run)}: {names}" for run, of_run in zip(runs, found) if (names := _lacking(of_run))]
+    lacking = [[name for name in paper_values.OPTIMIZERS if name not in of_run] for of_run in found]
+    missing = [f"{where(run)}: {', '.join(names)}" for run, names in zip(runs, lacking) if names]
     return text + (f"\nMissing: {'; '.join(missing)}.\n" if missing else "")
 
 
@@ -72,10 +71,6 @@ def _cell(row: Found | None) -> str:
     if row is None:
         return "missing"
     return interval(row.test) + (f" ({row.diverged}/{row.seeds} diverged)" if row.diverged else "")
-
-
-def _lacking(found: Mapping[str, Found]) -> str:
-    return ", ".join(name for name in paper_values.OPTIMIZERS if name not in found)
 
 
 def _origin(findings: Findings, task: str, runs: Sequence[PaperRun]) -> list[str]:
@@ -114,11 +109,8 @@ def _order(run: PaperRun) -> float | None:
 def _fit(runs: Sequence[PaperRun]) -> str:
     """How near each setting comes to the paper's table, and which comes nearest."""
     known = [(run, d) for run in runs if (d := distance(run)) is not None]
-    parts = []
-    for run, d in known:
-        order = _order(run)
-        ranks = "" if order is None else f", rank correlation {order:+.2f}"
-        parts.append(f"{where(run)} {math.expm1(d):.0%}{ranks}")
+    ranks = ["" if (order := _order(run)) is None else f", rank correlation {order:+.2f}" for run, _ in known]
+    parts = [f"{where(run)} {math.expm1(d):.0%}{rank}" for (run, d), rank in zip(known, ranks)]
     text = f"Mean distance to the paper's values: {'; '.join(parts)}." if parts else ""
     if len(known) > 1:
         text += f" Nearest: {where(min(known, key=lambda pair: pair[1])[0])}."
@@ -135,14 +127,13 @@ def grid_section(run: PaperRun) -> str:
             values(row.hyper) + (f" ({', '.join(row.edges)})" if row.edges else ""),
             str(row.settings_tried),
             interval(row.test),
-            f"{row.paper.value:g} ± {row.paper.spread:g}" if row.paper else "-",
+            row.paper.text if row.paper else "-",
             f"{row.diverged}/{row.seeds}",
         ]
         for row in run.found
     ]
-    label = run.track.label[:1].upper() + run.track.label[1:]
-    settings = f", {values(run.track.task_settings)}" if run.track.task_settings else ""
-    text = f"\n## {run.track.task}{settings}, {run.track.name}\n\n"
-    text += f"{label} ({seeds_text(len(run.track.seeds))}): beside the paper's table only. In brackets: ends of the grid.\n\n"
+    text = f"\n## {run.track.task}{behind(run.track.task_settings)}, {run.track.name}\n\n"
+    text += f"{capital(run.track.label)} ({counted(len(run.track.seeds), 'seed')}): beside the paper's table only. "
+    text += "In brackets: ends of the grid.\n\n"
     head = ("optimizer", "chosen", "settings tried", f"test {run.panel.metric}", "the paper's", "diverged")
     return text + table(head, rows, ("settings tried", "diverged"))

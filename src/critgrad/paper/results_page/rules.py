@@ -190,9 +190,25 @@ def no_help(
     claim without one: the ``reference`` cell. Where no line through that was run, the cell at which the study's own two lines
     meet is in its place.
     """
-    beside = {f"{axis} {reference[axis]:g} (or what was chosen)": _minus_reference(studies, axis, high, reference)}
+
+    def minus(at_least: float | None) -> list[Interval]:
+        """Each value in ``high`` minus the reference, or the limit on its line, on each task; positive where it is better."""
+        found: list[Interval] = []
+        for study in studies:
+            sign = 1 if study["higher_is_better"] else -1
+            cells = {(cell["topC"], cell["decay"]): cell["values"] for cell in study["cells"]}
+            for at in (reference, study["chosen"]):
+                line = [{**at, axis: value} for value in (at[axis] if at_least is None else at_least, *high)]
+                base, *others = (cells.get((point["topC"], point["decay"]), ()) for point in line)
+                pairs = [np.subtract(other, base) for other in others if len(base) == len(other) > 0]
+                if pairs:
+                    found += [mean_interval((sign * pair).tolist()) for pair in pairs]
+                    break
+        return found
+
+    beside = {f"{axis} {reference[axis]:g} (or what was chosen)": minus(None)}
     if limit is not None:
-        beside = {f"{axis} {limit:g}": _minus_reference(studies, axis, high, reference, limit), **beside}
+        beside = {f"{axis} {limit:g}": minus(limit), **beside}
     deciding = next(iter(beside.values()))
     if not deciding:
         return Ruling(NOT_TESTED, "")
@@ -202,28 +218,6 @@ def no_help(
         for name, found in beside.items()
     )
     return Ruling(NOT_SEEN if any(row.low > 0 for row in deciding) else HOLDS, effect)
-
-
-def _minus_reference(
-    studies: Sequence[Mapping[str, Any]],
-    axis: str,
-    high: Sequence[float],
-    reference: Mapping[str, float],
-    limit: float | None = None,
-) -> list[Interval]:
-    """Each value in ``high`` minus the reference (or the limit on its line), on each task; positive where it is better."""
-    found: list[Interval] = []
-    for study in studies:
-        sign = 1 if study["higher_is_better"] else -1
-        cells = {(cell["topC"], cell["decay"]): cell["values"] for cell in study["cells"]}
-        for at in (reference, study["chosen"]):
-            line = [{**at, axis: value} for value in (at[axis] if limit is None else limit, *high)]
-            base, *others = (cells.get((point["topC"], point["decay"]), ()) for point in line)
-            pairs = [np.subtract(other, base) for other in others if len(base) == len(other) > 0]
-            if pairs:
-                found += [mean_interval((sign * pair).tolist()) for pair in pairs]
-                break
-    return found
 
 
 def converges(studies: Sequence[Mapping[str, Any]]) -> Ruling:

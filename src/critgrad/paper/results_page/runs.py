@@ -30,9 +30,8 @@ def runs_page(findings: Findings) -> str:
 
 def machine(rows: Sequence[Row]) -> str:
     """Where rows come from."""
-    names = {
-        f"{r.provenance.get('accelerator') or r.provenance.get('cpu')}, torch {r.provenance.get('torch')}" for r in rows
-    }
+    origins = [row.provenance for row in rows]
+    names = {f"{of.get('accelerator') or of.get('cpu')}, torch {of.get('torch')}" for of in origins}
     return "; ".join(sorted(names))
 
 
@@ -85,13 +84,13 @@ def _not_run(findings: Findings) -> tuple[str, str]:
     decided = [(outcome.task, FAIR) for outcome in findings.claimable]
     for task, purpose in (*decided, *_tracks(findings)):
         there.setdefault(purpose, {}).setdefault(name_of(task), set()).add(task)
-    begun = {name_of(outcome.task) for outcome in findings.outcomes if not outcome.decided}
+    begun = {(name_of(outcome.task), FAIR) for outcome in findings.outcomes if not outcome.decided}
     text = ""
     for label, purpose, tasks in map(itemgetter("what", "purpose", "tasks"), SHOWN):
         found = there.get(purpose, {})
         run = [", ".join(sorted(found[task])) for task in tasks if task in found]
-        late = {task: " (not finished)" if purpose == FAIR and task in begun else "" for task in tasks}
-        missing = [task + late[task] for task in tasks if task not in found]
+        left = [task for task in tasks if task not in found]
+        missing = [f"{task} (not finished)" if (task, purpose) in begun else task for task in left]
         text += f"- **{label}** (`{purpose}`). Run: {', '.join(run) or 'nothing'}."
         text += f" Not run: {', '.join(missing)}.\n" if missing else " Nothing is missing.\n"
     known = {outcome.name for outcome in findings.outcomes}

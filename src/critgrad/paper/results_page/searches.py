@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cache
 
 from critgrad.lab.run.spec import content_hash
 from critgrad.lab.tasks import task_of
@@ -15,6 +16,7 @@ from .text import behind, interval, page, short, table, values
 COLUMNS = 4  # of differences in a table, the first ones of the file
 
 
+@cache
 def found_searches(findings: Findings) -> list[tuple[SearchTrack, Standings, int]]:
     """The searches of which the ledgers have runs, and how many."""
     out = []
@@ -65,14 +67,12 @@ def _on_fresh_seeds(confirmed: Sequence[Confirmed], against: Sequence[str]) -> s
 
 def search_pages(findings: Findings) -> dict[str, str]:
     """By page: a search on a task, with a table for each family."""
-    out = {}
+    out, withdrawn = {}, withdrawn_searches(findings)
     for track, made, runs in found_searches(findings):
         search, text = track.search, ""
         for family in dict.fromkeys(line.family for line in made.lines):
-            mine = sorted(
-                (line for line in made.lines if line.family == family),
-                key=lambda line: (line.rank is None, line.rank, line.name),
-            )
+            mine = [line for line in made.lines if line.family == family]
+            mine.sort(key=lambda line: (line.rank is None, line.rank, line.name))
             rows = [
                 [
                     "-" if line.rank is None else str(line.rank),
@@ -87,9 +87,7 @@ def search_pages(findings: Findings) -> dict[str, str]:
             head = ("rank", "arm", "optimizer", "valid", "minus base", "minus rival", "best point")
             text += f"\n## {family}\n\n{made.verdict(family)}.\n\n" + table(head, rows, head[:1] + head[3:6])
         whys = {line.name: line.arm.why for line in made.lines}
-        gone = [
-            f"- {line}\n" for line in withdrawn_searches(findings) if line.startswith(f"{search.task}, {search.name}:")
-        ]
+        gone = [f"- {line}\n" for line in withdrawn if line.startswith(f"{search.task}, {search.name}:")]
         out[f"search-{search.name}-{search.task.replace('@', '-')}"] = page(
             "search",
             **{name: getattr(search, name) for name in ("name", "task", "epochs")},

@@ -7,16 +7,12 @@ from typing import Any
 
 from critgrad.lab.stats import Interval
 from critgrad.lab.tasks import task_of
+from critgrad.lab.words import counted
 
 from ..protocol.paper_values import RUN_TIME_TOPC, RUN_TIMES
 from .damped import damped_page
 from .findings import Findings, Study
-from .text import fixed, interval, page, seeds_text, short, table, values
-
-
-def analysis_pages(findings: Findings) -> dict[str, str]:
-    """By page; each only where there are runs."""
-    return {name: text for name, part in PAGES.items() if (text := part(findings))}
+from .text import fixed, interval, page, short, table, values
 
 
 def _outcome(cell: Mapping[str, Any]) -> str:
@@ -27,7 +23,9 @@ def _outcome(cell: Mapping[str, Any]) -> str:
 
 
 def _seeds(counts: set[int]) -> str:
-    return " or ".join(map(str, sorted(counts)[:-1])) + (" or " if len(counts) > 1 else "") + seeds_text(max(counts))
+    return (
+        " or ".join(map(str, sorted(counts)[:-1])) + (" or " if len(counts) > 1 else "") + counted(max(counts), "seed")
+    )
 
 
 FAR = 1.5  # times worse than a tuned base: what such runs differ in is the beginning of training
@@ -37,14 +35,8 @@ def _far_from_trained(findings: Findings, study: Study, values_found: Iterable[f
     """A sentence where even the best of a study's runs are far from what a tuned base reaches on the same task."""
     higher = study.data["higher_is_better"]
     best = max if higher else min
-    bases = [
-        arm
-        for outcome in (*findings.claimable, *findings.followed)
-        if outcome.task == study.task
-        for family in outcome.registration.families
-        if (arm := outcome.arm(family, "base")) is not None
-    ]
-    reached = best((arm.test.mean for arm in bases), default=None)
+    arms = [arm for outcome in findings.judged if outcome.task == study.task for arm in outcome.arms]
+    reached = best((arm.test.mean for arm in arms if arm.arm == "base"), default=None)
     found = best(values_found, default=None)
     if reached is None or found is None or (reached < FAR * found if higher else found < FAR * reached):
         return ""
@@ -81,21 +73,19 @@ def _ablation(findings: Findings) -> str:
     text = ""
     for study in findings.studies("ablation"):
         rows = []
-        counts = set()
         for name, variants in study.data["studies"].items():
             for row in variants:
-                counts.add(row["runs"])
                 d = row["difference"]
                 minus = interval(Interval(d["mean"], d["low"], d["high"], row["runs"]), "+") if d else "the default"
                 rows.append([name, row["optimizer"], row["variant"], _outcome(row), minus])
-        text += f"\n## {study.title()}\n\n{_seeds(counts)}; differences are paired by seed, positive where the variant "
-        text += "is better.\n\n"
-        text += _far_from_trained(findings, study, [row["test"] for of in study.data["studies"].values() for row in of])
+        every = [row for variants in study.data["studies"].values() for row in variants]
+        text += f"\n## {study.title()}\n\n{_seeds({row['runs'] for row in every})}; differences are paired by seed, "
+        text += "positive where the variant is better.\n\n" + _far_from_trained(
+            findings, study, [r["test"] for r in every]
+        )
         head = ("what is varied", "optimizer", "variant", f"test {study.data['metric']}", "minus the default")
         text += table(head, rows, head[3:])
-    about = "In short: one thing is varied at a time, all else is as the paper chose it, the learning rate, too: a variant\n"
-    about += "may be worse by its step length alone. What comes out: [claims](claims.md) 4, 8, 9. Few seeds, no correction.\n"
-    return f"# Ablations\n\n{about}{text}" if text else ""
+    return page("ablations", tables=text) if text else ""
 
 
 def _norms(findings: Findings) -> str:
@@ -123,25 +113,19 @@ def _clipped_away(findings: Findings) -> str:
 
 
 def _runtime(findings: Findings) -> str:
-    known: dict[str, list[Study]] = {}
-    for study in findings.studies("runtime"):
-        known.setdefault(study.task, []).append(study)
-    if not known:
+    studies = findings.studies("runtime")
+    if not studies:
         return ""
     rows: list[list[str]] = []
-    devices = sorted({str(study.data["device"]) for found in known.values() for study in found})
-    for task in dict.fromkeys([*RUN_TIMES, *known]):
-        for study in known.get(task, []):
+    devices = sorted({str(study.data["device"]) for study in studies})
+    for task in dict.fromkeys([*RUN_TIMES, *(study.task for study in studies)]):
+        known = [study for study in studies if study.task == task]
+        for study in known:
             points = {point["topC"]: point for point in study.data["points"]}
             seeds = _seeds({point["runs"] for point in points.values()})
-            rows.append(
-                [
-                    study.title(without="epochs"),
-                    f"here, s ({seeds})",
-                    *[_seconds(points.get(topC)) for topC in RUN_TIME_TOPC],
-                ]
-            )
-        if task not in known:
+            times = [_seconds(points.get(topC)) for topC in RUN_TIME_TOPC]
+            rows.append([study.title(without="epochs"), f"here, s ({seeds})", *times])
+        if not known:
             rows.append([task, "here", *["not run" for _ in RUN_TIME_TOPC]])
         if theirs := RUN_TIMES.get(task):
             rows.append([task, "paper, min", *[_minutes(value, theirs[0]) for value in theirs]])
@@ -165,13 +149,15 @@ def _minutes(value: float | None, base: float | None) -> str:
 def _noise(findings: Findings) -> str:
     text = ""
     for data in findings.analysis("noise"):
-        flips = sorted({point["flip_y"] for line in data["lines"] for point in line["points"]})
+        every = [point for line in data["lines"] for point in line["points"]]
+        flips = sorted({point["flip_y"] for point in every})
         rows = []
         for line in data["lines"]:
             points = {point["flip_y"]: point for point in line["points"]}
             rows.append([line["optimizer"], *[_percent(points.get(flip)) for flip in flips]])
-        runs = sorted({point["runs"] for line in data["lines"] for point in line["points"]})
-        made = table(("optimizer", *[f"{flip:g}" for flip in flips]), rows, tuple(f"{flip:g}" for flip in flips))
+        runs = sorted({point["runs"] for point in every})
+        head = ("optimizer", *[f"{flip:g}" for flip in flips])
+        made = table(head, rows, head[1:])
         text += page("label-noise", task=data["task"], seeds=" or ".join(map(str, runs)), table=made) + "\n"
     return text
 
@@ -182,6 +168,7 @@ def _percent(point: Mapping[str, Any] | None) -> str:
     return f"{fixed(point['test'], 0)} ({fixed((point['high'] - point['low']) / 2, 0)})"
 
 
+# Each only where there are runs.
 PAGES: Mapping[str, Callable[[Findings], str]] = {
     "sensitivity": _sensitivity,
     "ablations": _ablation,

@@ -8,6 +8,7 @@ from critgrad.lab.report.costs import reached_text
 from critgrad.lab.tasks.rare import is_rare
 
 from ..protocol.records import ArmResult, Outcome
+from ..protocol.tuning import edges_text
 from .findings import Findings
 from .goal import each_text, to_each
 from .judged import WORDS, Judged, all_judged, comparison_table, replaced
@@ -50,10 +51,8 @@ def _in_short(of_each: Sequence[tuple[Outcome, Sequence[Judged]]], later: Sequen
     """Which arm has which word, by experiment, but where a ``later`` question stands in its place; nothing without one."""
     lines = ""
     for outcome, judged in of_each:
-        arms = {
-            word: [found.row.arm for found in judged if found.row.verdict == word and found not in later]
-            for word in WORDS
-        }
+        mine = [found.row for found in judged if found not in later]
+        arms = {word: [row.arm for row in mine if row.verdict == word] for word in WORDS}
         said = [f"{word}: {', '.join(dict.fromkeys(names))}" for word, names in arms.items() if names]
         lines += f"- `{outcome.name}`: {'; '.join(said)}\n" if said else ""
     return (
@@ -75,7 +74,8 @@ def _experiment(outcome: Outcome, judged: Sequence[Judged]) -> str:
     text += "".join(f" Note: {warning}." for warning in outcome.warnings) + "\n"
     if judged:
         text += f"\n### {outcome.name}: announced comparisons\n\n" + comparison_table(judged, with_name=False)
-        each = [f"- {found.row.arm} minus {_each(found)}\n" for found in judged if plan.question]
+        pairs = [(found.row.arm, to_each(outcome, found.family, found.role)) for found in judged if plan.question]
+        each = [f"- {arm} minus {each_text(differences)}\n" for arm, differences in pairs]
         text += f"\nTo each rival; descriptive:\n\n{''.join(each)}" if each else ""
     head = ("arm", "chosen", f"test {plan.metric}", "minus base", "diverged", "epochs to target", "step ms")
     text += f"\n### {outcome.name}: all arms\n\n" + table(head, [_arm(outcome, arm) for arm in outcome.arms], head[3:])
@@ -83,12 +83,6 @@ def _experiment(outcome: Outcome, judged: Sequence[Judged]) -> str:
     for missing in outcome.missing:
         reasons.setdefault(missing.reason, []).append(f"{missing.family} {missing.arm}")
     return text + "".join(f"\nMissing ({reason}): {', '.join(arms)}.\n" for reason, arms in reasons.items())
-
-
-def _each(found: Judged) -> str:
-    ours = found.outcome.arm(found.row.family.rpartition("_")[0], found.role)
-    assert ours is not None, found.row
-    return each_text(to_each(found.outcome, ours, found.role))
 
 
 def points_text(outcome: Outcome) -> str:
@@ -106,7 +100,7 @@ def points_text(outcome: Outcome) -> str:
 
 def _arm(outcome: Outcome, arm: ArmResult) -> list[str]:
     difference = None if arm.arm == "base" else outcome.minus(arm.family, arm.arm)
-    chosen = values(arm.hyper) + "".join(f" ({name} at the {end} edge)" for name, end in arm.edges.items())
+    chosen = values(arm.hyper) + edges_text(arm.edges)
     chosen += f", {arm.epochs} epochs" if arm.epochs != outcome.registration.epochs else ""
     return [
         f"**{arm.label}**" if arm.arm == "base" else arm.label,

@@ -12,7 +12,7 @@ from typing import Any
 
 from critgrad.lab.stats import Interval
 from critgrad.lab.words import fixed as fixed
-from critgrad.lab.words import interval_text
+from critgrad.lab.words import interval_text, show
 
 
 def interval(found: Interval, sign: str = "") -> str:
@@ -25,12 +25,8 @@ def interval(found: Interval, sign: str = "") -> str:
 
 
 def short(value: float | None, digits: int = 3) -> str:
-    """A few significant digits; a dash where there is no number.
-
-    >>> short(1234567.0), short(0.012345), short(None)
-    ('1.23e+06', '0.0123', '-')
-    """
-    return "-" if value is None or not math.isfinite(value) else f"{value:.{digits}g}"
+    """A few significant digits; a dash where there is no number."""
+    return show(value, digits)
 
 
 def probability(p: float | None) -> str:
@@ -51,15 +47,6 @@ def capital(words: str) -> str:
     ('Mean age', 'Adam_C +1')
     """
     return words[:1].upper() + words[1:]
-
-
-def seeds_text(count: int) -> str:
-    """How many seeds stand behind a number.
-
-    >>> seeds_text(1), seeds_text(5)
-    ('1 seed', '5 seeds')
-    """
-    return f"{count} seed" if count == 1 else f"{count} seeds"
 
 
 def values(hyper: Mapping[str, Any]) -> str:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from critgrad.lab.ledger.committed import Standing, standing
 from critgrad.lab.ledger.view import Reader, View
 from critgrad.lab.stats import Interval, mean_interval, paired_difference
-from critgrad.lab.words import listed
 
 from .track import ArmState, SearchTrack
 
@@ -24,6 +23,14 @@ class Confirmed:
     seeds: int
     test: Interval | None
     minus: Mapping[str, Interval]
+
+    @property
+    def text(self) -> str:
+        """In a line."""
+        if self.test is None:
+            return f"{self.family} {self.arm}: {self.done} of {self.seeds} confirming runs"
+        minus = [f"minus {name} {i.mean:+.3f} [{i.low:+.3f}, {i.high:+.3f}]" for name, i in self.minus.items()]
+        return "; ".join([f"{self.family} {self.arm}: test {self.test.mean:.4g} on {self.seeds} fresh seeds", *minus])
 
 
 @dataclass(frozen=True)
@@ -70,55 +77,21 @@ def standings(track: SearchTrack, ledger: Reader) -> Standings:
 
 def _confirmed(track: SearchTrack, states: Sequence[ArmState], view: View) -> list[Confirmed]:
     """The arms of a family that are to be confirmed, those without a run so far too; none before the first run."""
-    search = track.search
-    rows = {s.name: [view.get(trial) for trial in track.confirm_trials(s)] for s in track.confirmed(states)}
-    values = {
-        name: view.values([row for row in found if row is not None], "test")
-        for name, found in rows.items()
-        if found and all(row is not None for row in found)
-    }
-    done = {name: sum(row is not None for row in found) for name, found in rows.items()}
-    if not any(done.values()):
+    search, seeds = track.search, len(track.search.confirm_seeds)
+    there = [
+        (state, [row for t in track.confirm_trials(state) if (row := view.get(t))]) for state in track.confirmed(states)
+    ]
+    if not any(rows for _, rows in there):
         return []
+    values = {state.name: view.values(rows, "test") for state, rows in there if len(rows) == seeds}
     out = []
-    for state in track.confirmed(states):
-        name = state.name
+    for state, rows in there:
+        mine = values.get(state.name)
         minus = {
-            other: paired_difference(values[name], values[other], higher_is_better=search.higher_is_better)
+            other: paired_difference(mine, values[other], higher_is_better=search.higher_is_better)
             for other in search.against
-            if other != name and name in values and other in values
+            if mine is not None and other in values and other != state.name
         }
-        test = mean_interval(values[name]) if name in values else None
-        is_variant, seeds = state.is_variant, len(search.confirm_seeds)
-        out.append(Confirmed(state.family, name, is_variant, done[name], seeds, test, minus))
+        test = None if mine is None else mean_interval(mine)
+        out.append(Confirmed(state.family, state.name, state.is_variant, len(rows), seeds, test, minus))
     return out
-
-
-# -- as text -----------------------------------------------------------------------------------------------------------
-
-_DIFFERENCES = ("minus base", "minus rival")
-HEADS = ("rank", "arm", "optimizer", "valid", "loss", *_DIFFERENCES, "best point", "runs", "diverged", "what")
-
-
-def cells(line: ArmState) -> tuple[str, ...]:
-    """A line as text, by ``HEADS``."""
-    return (
-        "-" if line.rank is None else str(line.rank),
-        line.name,
-        line.optimizer,
-        "-" if line.valid is None else f"{line.valid:.4g}",
-        "-" if line.loss is None else f"{line.loss:.4g}",
-        *line.against,
-        listed(dict(line.point)) + line.edges_text,
-        f"{line.runs}" + (f" (+{len(line.pending)} next)" if line.pending else ""),
-        str(line.diverged) if line.diverged else "",
-        line.arm.why,
-    )
-
-
-def confirmed_text(found: Confirmed) -> str:
-    """One confirmed arm in a line."""
-    if found.test is None:
-        return f"{found.family} {found.arm}: {found.done} of {found.seeds} confirming runs"
-    against = "".join(f"; minus {name} {i.mean:+.3f} [{i.low:+.3f}, {i.high:+.3f}]" for name, i in found.minus.items())
-    return f"{found.family} {found.arm}: test {found.test.mean:.4g} on {found.seeds} fresh seeds{against}"

@@ -13,7 +13,7 @@ from critgrad.lab.run.spec import Trial
 from critgrad.lab.spaces import Point, edges
 from critgrad.lab.stats import choose
 
-from ..protocol.tuning import tie_breaker
+from ..protocol.tuning import edges_text, tie_breaker
 from .file import BASE, Search, SearchArm
 
 
@@ -58,9 +58,9 @@ class ArmState:
 
     @property
     def edges_text(self) -> str:
-        """`` (lr at the high edge)`` for each value at an end of its range."""
+        """What is to be said of values at an end of their range."""
         found = edges(self.point, self.search.space(self.family, self.arm), self.points) if self.point else {}
-        return "".join(f" ({name} at the {end} edge)" for name, end in found.items())
+        return edges_text(found)
 
     @property
     def against(self) -> list[str]:

@@ -5,15 +5,6 @@ again; a call that has cost three workers gets ``WorkerLostError``.
 """
 
 from .base import LOSSES, JobExecutor, WorkerLostError
-from .registry import EXECUTORS, ExecutorRecord, KeptExecutor, open_executor, require_order
+from .registry import EXECUTORS, ExecutorRecord, KeptExecutor, open_executor
 
-__all__ = [
-    "EXECUTORS",
-    "LOSSES",
-    "ExecutorRecord",
-    "JobExecutor",
-    "KeptExecutor",
-    "WorkerLostError",
-    "open_executor",
-    "require_order",
-]
+__all__ = ["EXECUTORS", "LOSSES", "ExecutorRecord", "JobExecutor", "KeptExecutor", "WorkerLostError", "open_executor"]
