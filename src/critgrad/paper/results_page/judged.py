@@ -157,16 +157,17 @@ def comparison_table(rows: Sequence[Judged], with_name: bool = True) -> str:
 def comparisons_page(title: str, kinds: Sequence[str], findings: Findings) -> str:
     """All families of tests of some kinds; nothing where there are none."""
     mine = {name: tests for name, tests in families(findings).items() if tests.kind in kinds}
-    text = "\nIn short:\n\n" + "".join(f"- {tests.kind}, {tests.where}, {tests.text}\n" for tests in mine.values())
+    short, text = "\n".join(f"- {tests.kind}, {tests.where}, {tests.text}" for tests in mine.values()), ""
     for name, tests in mine.items():
         head = f"{tests.kind.capitalize()}: {tests.where}"
         about = labels("families").get(name, "One family of tests, as it was announced.")
         text += f"\n## {head}\n\n{about} {tests.text.capitalize()}.\n\n{comparison_table(tests.rows)}"
     for found in replaced(findings):
         if found.kind in kinds:
-            first = f"{found.outcome.name}, {found.row.arm} {found.text} (p {probability(found.row.p)})"
+            said = f"{found.outcome.name}, {found.row.arm} {found.text} against {found.row.rival}"
+            first = f"{said} (p {probability(found.row.p)})"
             text += f"\nBefore it was asked again: {first}.\n"
-    return page("comparisons", title=title, families=text) if mine else ""
+    return page("comparisons", title=title, short=short, families=text) if mine else ""
 
 
 def arms_page(findings: Findings) -> str:
@@ -183,7 +184,7 @@ def arms_page(findings: Findings) -> str:
 def made_of_page(findings: Findings) -> str:
     """The decompositions; nothing where the controls were not run."""
     parts = [(outcome, part) for outcome in findings.outcomes for part in outcome.decompositions]
-    text = ""
+    said, text = [], ""
     for arm in ("C", "F"):
         if mine := [(outcome, part) for outcome, part in parts if part.arm == arm]:
             effects = [term.effect for term in mine[0][1].terms]
@@ -194,6 +195,7 @@ def made_of_page(findings: Findings) -> str:
             largest = Counter(max(part.terms, key=lambda term: abs(term.difference.mean)).effect for _, part in mine)
             counts = ", ".join(f"{effect} in {count}" for effect, count in largest.most_common())
             kind = KINDS["adding" if arm == "C" else "damping"]
-            text += f"\nIn short, {kind}: of {len(mine)} differences the largest part is {counts}.\n\n"
+            said.append(f"{kind}, of {len(mine)} differences the largest part is {counts}")
+            text += f"\n## {kind[0].upper()}{kind[1:]}\n\n"
             text += table(("task", "arm", *effects, "in all"), rows, (*effects, "in all"))
-    return page("made-of", tables=text) if text else ""
+    return page("made-of", short=f"In short: {'; '.join(said)}.", tables=text) if text else ""

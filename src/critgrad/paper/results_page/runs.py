@@ -13,7 +13,7 @@ from ..protocol import registered
 from ..protocol.paper_values import name_of
 from ..search import find, searches, tasks_of
 from .findings import Findings
-from .searches import found_searches
+from .searches import found_searches, withdrawn_searches
 from .text import fixed, page, short, table, values
 
 FAIR = "fair"
@@ -131,4 +131,4 @@ def _withdrawn(findings: Findings) -> str:
     for gone in findings.withdrawn:
         text += f"- {gone.registration.task}: {gone.runs:,} runs, registration {gone.registration.hash[:12]}, commit "
         text += f"{(gone.commit or '-')[:12]}. {gone.reason}\n"
-    return text
+    return text + "".join(f"- {line}\n" for line in withdrawn_searches(findings))
