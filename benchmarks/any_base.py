@@ -1,6 +1,6 @@
 """What a memory adds to the step of any base: the base alone and with a memory take turns, medians with quartiles.
 
-    PYTHONPATH=src python benchmarks/any_base.py                              # three small models on this CPU, adding, topC 5
+    PYTHONPATH=src python benchmarks/any_base.py                              # this CPU, four models: adding topC 5, damping 10
     PYTHONPATH=src python benchmarks/any_base.py --device cuda --json FILE    # RoBERTa-base: adding topC 20, damping topC 10
     PYTHONPATH=src python benchmarks/any_base.py --device cuda --base RAdam --aggr fisher --memory bfloat16 --path torch
 
@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
-from shapes import Shape, roberta_base
+from shapes import Shape, roberta_base, transformer
 from step_time import STORED_BYTES, Bench, machine
 from timing import Spread, copy_bandwidth, count_cpu_time, take_turns
 
@@ -35,12 +35,13 @@ BASES: dict[str, tuple[str, dict[str, Any]]] = {
     "wrapped RAdam": ("RAdam", {}),  # CriticalGradients(RAdam(...))
 }
 BATCH = 0.05  # seconds, about
-ON_CPU = ("RAdam", "Adagrad", "Adamax", "SGD momentum", "wrapped RAdam")
+ON_CPU = ("Adam fused", "RAdam", "Adagrad", "Adamax", "SGD momentum", "wrapped RAdam")
 ON_CUDA = tuple(name for name in BASES if name != "SGD momentum")
 CPU_MODELS: dict[str, list[Shape]] = {
     "digits": [(64, 64), (64,), (10, 64), (10,)],
     "2M-in-6": [(1100, 784), (1100,), (1000, 1100), (1000,), (10, 1000), (10,)],
     "2M-in-200": [(141, 141), (141,)] * 100,
+    "19M-in-72": transformer(),
 }
 
 
@@ -65,8 +66,8 @@ def variants(args: argparse.Namespace) -> list[Variant]:
     found = [Variant("mean", 5), Variant("fisher", 10)]
     if args.device == "cuda":
         found = [Variant("mean", 20), found[1], Variant("fisher", 10, "bfloat16")]
-    if args.aggr or args.device == "cpu":
-        found = [replace(v, aggr=args.aggr or "mean") for v in found if (v.aggr == "fisher") == (args.aggr == "fisher")]
+    if args.aggr:
+        found = [replace(v, aggr=args.aggr) for v in found if (v.aggr == "fisher") == (args.aggr == "fisher")]
     given = {name: value for name in ("topC", "memory") if (value := getattr(args, name)) is not None}
     return list(dict.fromkeys(replace(v, **given) for v in found))
 

@@ -125,22 +125,21 @@ def cost_on_gpu() -> str:
 
 
 def cost_on_cpu() -> str:
-    """Each base alone and with an adding memory of 5 slots, ms; two machines, which the first column names."""
-    out = ["| model | base | alone | adding, `topC=5` | times |", "|---|---|--:|--:|--:|"]
-    adam = read("cpu_adam_2_threads")
-    for model, rows in adam["models"].items():
-        alone = next(row for row in rows if row["path"] == "torch fused")
-        ours = next(row for row in rows if (row["path"], row["topC"], row["aggr"]) == ("fused", 5, "default"))
-        label = f"{model}, {rows[0]['values'] / 1e6:.1f} M in {rows[0]['tensors']} tensors (Xeon)"
-        times = [milliseconds(row["result"]["seconds"]) for row in (alone, ours)]
-        out.append(f"| {label} | Adam, fused | {' | '.join(times)} | {ours['result']['ratio']['median']:.2f} |")
+    """Each base alone, with an adding memory of 5 slots and with a damping one of 10, ms and times the base."""
     report = read("cpu_any_base")
+    found: dict[tuple[str, str], dict[str, Any]] = {}
     for row in report["any_base"]:
-        ratio = row["with_memory"]["median"] / row["base"]["median"]
-        times = [milliseconds(row[name]) for name in ("base", "with_memory")]
-        out.append(f"| {row['model']} (EPYC) | {row['base_name']} | {' | '.join(times)} | {ratio:.2f} |")
-    machines = f"Xeon: {adam['machine']}. EPYC: {report['machine']}. Medians, ms.\n"
-    return "\n".join([machines, *out])
+        found.setdefault((row["model"], row["base_name"]), {})[row["aggr"]] = row
+    out = [f"{report['machine']}; medians, ms.\n"]
+    out += ["| model | base | alone | adding, `topC=5` | times | damping, `topC=10` | times |"]
+    out += ["|---|---|--:|--:|--:|--:|--:|"]
+    for (model, base), rows in found.items():
+        cells = [model, base, milliseconds(rows["mean"]["base"])]
+        for aggr in ("mean", "fisher"):
+            times = rows[aggr]["with_memory"]["median"] / rows[aggr]["base"]["median"]
+            cells += [milliseconds(rows[aggr]["with_memory"]), f"{times:.2f}"]
+        out.append("| " + " | ".join(cells) + " |")
+    return "\n".join(out)
 
 
 def filled(page: Path, tables: dict[str, str]) -> str:

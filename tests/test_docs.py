@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import doctest
 import importlib.util
+import json
 import re
 import shlex
 import subprocess
@@ -307,6 +308,16 @@ def test_the_tables_of_times_are_what_was_measured(monkeypatch):
 
 
 @pytest.mark.slow
+def test_readme_says_what_a_step_on_a_cpu_was_measured_to_take():
+    rows = json.loads((ROOT / "benchmarks" / "results" / "cpu_any_base.json").read_text())["any_base"]
+    times: dict[str, list[float]] = {"mean": [], "fisher": []}
+    for row in rows:
+        if row["base_name"] == "Adam fused" and row["model"] != "digits":
+            times[row["aggr"]].append(row["with_memory"]["median"] / row["base"]["median"])
+    adding, damping = (f"{min(found):.1f} to {max(found):.1f}" for found in times.values())
+    assert f"`Adam_C` takes {adding} times torch's fused Adam, `Adam_F` {damping}." in (ROOT / "README.md").read_text()
+
+
 def test_the_simulation_prints_the_protocols_table():
     from critgrad.lab.stats.simulate import verdict_table
 
