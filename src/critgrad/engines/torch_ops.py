@@ -66,25 +66,26 @@ class TorchOps:
             )
             self.decision: Decision = decide(store.policy, self.tables, store.options["max_age"])
             self.live = self.tables.live.sum(-1)
-        self.weights = [self._weights(block) for block in store.blocks]
+        groups = {id(block.options): block for block in store.blocks}
+        weights = {key: self._weights(block) for key, block in groups.items()}  # once for all blocks of a group
+        self.weights = [weights[id(block.options)] for block in store.blocks]
         if self.host:
             self.finite, self.accept, self.slot = (field.tolist() for field in self.decision)
             self.counts = self.live.tolist()
 
     def _weights(self, block: Block) -> tuple[Tensor, Tensor, Tensor | None]:
-        """``(of the gradient, of what is added, which slot that is)`` of a block's row; see ``_direction``."""
-        store, options, row = self.store, block.options, block.row
+        """``(of the gradient, of what is added, which slot that is)`` by row, for a block's options; see ``_direction``."""
+        store, options = self.store, block.options
         aggregation, usable = block.parts[0].aggregation, self.decision.finite
         if isinstance(aggregation, (Linear, Pick)):
             scale, share = adding_weights(aggregation, options["kappa"], self.live, usable)
             picked = aggregation.weights(store.norm, store.born) if isinstance(aggregation, Pick) else None
-            return scale[row], share[row], None if picked is None else picked[row]
+            return scale, share, picked
         if aggregation.damps:
             assert store.gram is not None
             w = damping_weights(store.gram, self.sums.dots, options["rho"], options["kappa"], usable, store.dtype)
-            return torch.ones_like(w[row, 0]), -w[row], None
-        of_gradient, of_slots = aggregation.slot_weights(self.tables, usable)
-        return of_gradient[row], of_slots[row], None
+            return torch.ones_like(w[:, 0]), -w, None
+        return *aggregation.slot_weights(self.tables, usable), None
 
     # -- directions and insertion --------------------------------------------------------------------------------------
 
@@ -129,10 +130,11 @@ class TorchOps:
         self, block: Block, g: Tensor, scale: Tensor, share: Tensor, picked: Tensor | None, d: Tensor
     ) -> None:
         """``d = of_gradient * g + ...``: one row (the sum, or a pick), or every slot by its own weight."""
-        scale, share = scale.to(block.device, block.work), share.to(block.device, block.work)
+        scale, share = (weight[block.row].to(block.device, block.work) for weight in (scale, share))
         source = None if share.dim() else block.sum
         if picked is not None:
-            source = block.slots.row(int(picked)) if self.host else unseen.row(block.slots, picked.to(block.device))
+            k = picked[block.row]
+            source = block.slots.row(int(k)) if self.host else unseen.row(block.slots, k.to(block.device))
         finite = self.decision.finite[block.row].to(block.device)
         C, length = block.slots.values.shape
         if source is not None and g.dtype == block.work and not on_host(g) and not torch.is_grad_enabled():
