@@ -367,7 +367,7 @@ all open. `grow` led, and had two studies on tasks that had not chosen it. It is
   them wide.
 - MNIST was begun with other ranges on the same day. Those of some arms did not reach low enough; the runs (966 of 1,020, never
   finished) were thrown away before their verdict was looked at, and the ranges of all arms moved. The published runs are all
-  new, with the seed that the file had before. They were made in two sittings, 387 and 633; the GPT's too, 232 and 152.
+  new, with the seed that the file had before. They were made in two parts, 387 and 633; the GPT's too, 232 and 152.
 - AggMo has no weight decay here. Chosen in an outer tenth of the range in more than a third of the replicates: on the GPT
   {pycode_ends}; on MNIST {mnist_ends}; on the digits {digits_ends}.
 
