@@ -97,8 +97,8 @@ def note(*words: object) -> None:
 
 def digits_work(trials: Sequence[Trial], device: str, folder: Path | None) -> list[Result | Failure]:
     """The lab's own work, with a checkpoint each epoch, dying once before and once after the rename of each trial's."""
+    from critgrad.lab import replacing
     from critgrad.lab.run import worker
-    from critgrad.lab.train import loop as train
 
     assert folder is not None
     worker.CHECKPOINT_SECONDS = 0.0
@@ -113,7 +113,7 @@ def digits_work(trials: Sequence[Trial], device: str, folder: Path | None) -> li
             after.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
-    train.os = _Patched(replace)  # type: ignore[attr-defined,assignment]
+    replacing.os = _Patched(replace)  # type: ignore[attr-defined,assignment]
     return worker.work(trials, device, folder)
 
 
