@@ -158,8 +158,9 @@ class Oracle(ReferenceMemory):
 
     def norm(self, g: Tensor) -> float:
         # torch's root of a single number is not always the nearest one (of 55 it is not), the kernels' are: equal norms are
-        # a tie only by the same root.
-        if os.environ.get("CRITGRAD_NATIVE") == "0" and os.environ.get("TRITON_INTERPRET") != "1":
+        # a tie only by the same root. The native core leaves float64 to torch's operations.
+        plain = os.environ.get("CRITGRAD_NATIVE") == "0" or self.dtype == torch.float64
+        if plain and os.environ.get("TRITON_INTERPRET") != "1":
             return float(g.double().square().sum().to(self.dtype).sqrt())
         return super().norm(g)
 
