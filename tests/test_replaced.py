@@ -187,6 +187,25 @@ def test_what_has_a_gradient_is_updated_in_or_out_of_the_memory(fused):
     torch.testing.assert_close(b, theirs.detach(), check_layout=False)
 
 
+@pytest.mark.filterwarnings("ignore:the parameters of one memory come with different tables")
+@PATHS
+@pytest.mark.parametrize("scope", ["global", "group", "tensor"])
+def test_a_parameter_at_a_border_of_groups_that_changes_sides_is_noticed(scope, fused):
+    """The parameters of all groups, one after the other, are the same afterwards."""
+    first, moved, last = weights(3, 3, 3)
+    groups = [{"params": [first], "lr": 0.1}, {"params": [moved, last], "lr": 0.0}]
+    opt = make("SGD_C", groups, fused, scope=scope)
+    for number in range(3):
+        step(opt, [first, moved, last], number)
+    opt.param_groups[0]["params"].append(opt.param_groups[1]["params"].pop(0))
+    before = [p.detach().clone() for p in (moved, last)]
+    step(opt, [first, moved, last], 3)
+    assert not torch.equal(moved, before[0])
+    assert torch.equal(last, before[1])
+    together = {"global": [3], "group": [2, 1], "tensor": [2, 1]}[scope]
+    assert [len(store.parts) for store in opt._critical_memory().ready_stores] == together
+
+
 # -- out of the memory ---------------------------------------------------------------------------------------------------
 
 

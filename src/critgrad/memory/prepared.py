@@ -85,7 +85,9 @@ class Prepared:
 
     def _look(self) -> Look:
         params, (epilogue, only_torch) = self.params(), self._given
-        ids = [id(self.state), *map(id, self.groups), *map(id, params), *map(id, self.state.values())]
+        # The lengths, too: a parameter may change sides where two groups meet.
+        lengths = [len(group["params"]) for group in self.groups]
+        ids = [id(self.state), *map(id, self.groups), *lengths, *map(id, params), *map(id, self.state.values())]
         if ids != self._ids:
             self._ids = ids
             self._states = [self.state.get(param, {}) for param in params]
