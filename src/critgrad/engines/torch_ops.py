@@ -78,9 +78,8 @@ class TorchOps:
         store, options = self.store, block.options
         aggregation, usable = block.parts[0].aggregation, self.decision.finite
         if isinstance(aggregation, (Linear, Pick)):
-            scale, share = adding_weights(aggregation, options["kappa"], self.live, usable)
             picked = aggregation.weights(store.norm, store.born) if isinstance(aggregation, Pick) else None
-            return scale, share, picked
+            return *adding_weights(aggregation, options["kappa"], self.live, usable), picked
         if aggregation.damps:
             assert store.gram is not None
             w = damping_weights(store.gram, self.sums.dots, options["rho"], options["kappa"], usable, store.dtype)

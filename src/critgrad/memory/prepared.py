@@ -85,15 +85,14 @@ class Prepared:
 
     def _look(self) -> Look:
         params, (epilogue, only_torch) = self.params(), self._given
-        # The lengths, too: a parameter may change sides where two groups meet.
-        lengths = [len(group["params"]) for group in self.groups]
-        ids = [id(self.state), *map(id, self.groups), *lengths, *map(id, params), *map(id, self.state.values())]
+        held = [self.state, *self.state.values()]
+        held += [each for group in self.groups for each in (group, *group["params"])]  # who is in which group, too
+        ids = list(map(id, held))
         if ids != self._ids:
             self._ids = ids
             self._states = [self.state.get(param, {}) for param in params]
             self._plain = [param for param in params if type(param) in PLAIN]
-            # Kept, so that nothing else can have one of these ids.
-            self._held = self.state, list(self.groups), params, list(self.state.values())
+            self._held = held  # so that nothing else can have one of these ids
         ours = self._held_tensors = [mine.get(key) for mine in self._states for key in (SLOTS, SUM)]
         tensors = (
             ids,
