@@ -196,6 +196,6 @@ def made_of_page(findings: Findings) -> str:
             counts = ", ".join(f"{effect} in {count}" for effect, count in largest.most_common())
             kind = KINDS["adding" if arm == "C" else "damping"]
             said.append(f"{kind}, of {len(mine)} differences the largest part is {counts}")
-            text += f"\n## {kind[0].upper()}{kind[1:]}\n\n"
+            text += f"\n**{kind[0].upper()}{kind[1:]}**\n\n"
             text += table(("task", "arm", *effects, "in all"), rows, (*effects, "in all"))
     return page("made-of", short=f"In short: {'; '.join(said)}.", tables=text) if text else ""
