@@ -13,7 +13,7 @@ from torch import Tensor
 from .bases.mixin import Critical
 from .bases.optimizer import WithMemory
 from .engines.sums import measure, read, squares
-from .engines.torch_ops import joined
+from .engines.unseen import joined
 from .memory.damping import damping_weights
 from .memory.dtensors import local
 from .memory.gram import settled

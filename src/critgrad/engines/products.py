@@ -70,3 +70,22 @@ def _dots(G: Tensor, x: Tensor, host: bool) -> list[Tensor]:
         columns = G[:, :whole].unflatten(1, (count, SMALL)).permute(1, 2, 0)
         out.append(torch.bmm(x[:whole].view(count, 1, SMALL), columns).sum((0, 1), dtype=torch.float64))
     return out
+
+
+def add_rows(x: Tensor, G: Tensor, weights: Tensor, out: Tensor | None) -> Tensor:
+    """``x`` plus the rows of ``G``, each by its weight; in ``out`` unless autograd looks (``None``)."""
+    if not on_host(x) and may_round_products():
+        for row, weight in zip(G, weights):
+            x = torch.addcmul(x, row, weight, out=out)
+        return x
+    count = x.numel() // SMALL if out is not None and on_host(x) else 0
+    if out is None or count < 2:
+        return torch.addmv(x, G.t(), weights, out=out)
+    # One call for many products: torch gives them to all its threads, and a long one to one.
+    whole, tiles = count * SMALL, (count, 1, SMALL)
+    columns = G[:, :whole].unflatten(1, (count, SMALL)).transpose(0, 1)
+    rows = weights.expand(count, 1, -1)
+    torch.baddbmm(x[:whole].view(tiles), rows, columns, out=out[:whole].view(tiles))
+    if whole < x.numel():
+        torch.addmv(x[whole:], G[:, whole:].t(), weights, out=out[whole:])
+    return out

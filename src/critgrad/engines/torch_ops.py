@@ -7,7 +7,7 @@ the device knows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,17 +15,18 @@ from torch import Tensor
 
 from ..memory.aggregations import Linear, Pick, adding_weights
 from ..memory.damping import damping_weights, insert_in_gram
-from ..memory.formats import SCALE_BLOCK, saturate, scale_blocks
+from ..memory.formats import saturate
 from ..memory.gram import settle
 from ..memory.layout import on_host
 from ..memory.policies import Decision, decide
 from ..memory.store import Block, Store
 from . import unseen
-from .products import DEVICE_PIECE, may_round_products
+from .products import DEVICE_PIECE, add_rows
 from .scratch import Scratch, scratch_for
 from .sums import Sums, measure, read
 
 HOST_PIECE = 1 << 17  # values: four arrays of them are about what a core can keep in cache
+Weights = tuple[Tensor, Tensor, "Tensor | None"]
 
 
 class TorchOps:
@@ -53,7 +54,12 @@ class TorchOps:
         # Slots in host memory cannot be reached by an index on the device: then the decision is waited for.
         offloaded = any(part.offloaded for part in store.parts)
         self.host = not torch.compiler.is_compiling() and (on_host(store.born) or offloaded)
-        self.g = [joined(block, [flats[part.number] for part in block.parts]) for block in store.blocks]
+        self.g = [
+            flats[block.number]
+            if len(block.parts) == 1
+            else unseen.joined(block, [flats[part.number] for part in block.parts])
+            for block in store.blocks
+        ]
         return measure(store, self.g)
 
     def decide(self, sums: Tensor, priority: Tensor | None) -> None:
@@ -73,7 +79,7 @@ class TorchOps:
             self.finite, self.accept, self.slot = (field.tolist() for field in self.decision)
             self.counts = self.live.tolist()
 
-    def _weights(self, block: Block) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _weights(self, block: Block) -> Weights:
         """``(of the gradient, of what is added, which slot that is)`` by row, for a block's options; see ``_direction``."""
         store, options = self.store, block.options
         aggregation, usable = block.parts[0].aggregation, self.decision.finite
@@ -97,21 +103,64 @@ class TorchOps:
         fresh |= torch.is_grad_enabled()
         if directions and not fresh and on_host(self.store.born) and any(self.counts):
             self.scratch = scratch_for(self.store.parts, self.scratch)
-        for block, g, weights in zip(self.store.blocks, self.g, self.weights) if directions else ():
+        for block, g, weights in zip(self.store.blocks, self.g, self.weights):
+            d, k = None, self.slot[block.row] if offer and self.host and self.accept[block.row] else None
             used = not self.host or (self.counts[block.row] > 0 and self.finite[block.row])
-            if g is not None and used:
+            if directions and used and g is not None:
                 room = self.scratch if not fresh and on_host(g) and len(block.parts) == 1 else None
                 d = torch.empty_like(g) if room is None else room.flats[block.number]
-                self._direction(block, g, *weights, d)
                 for part in [part for part in block.parts if self.present[part.number]]:
                     out[part.number] = part.layout.unflatten(d[part.start : part.start + part.length])
+            self._visit(block, g, d, k, weights)
         if offer:
             self._offer()
         return out
 
+    def _visit(self, block: Block, g: Tensor | None, d: Tensor | None, k: int | None, weights: Weights) -> None:
+        """Into ``d`` the direction, then into row ``k`` the gradient, unless ``None``; on a CPU while both are in the cache."""
+        direction = None if g is None or d is None else self._direction(block, g, d, *weights)
+        if direction is None and k is None:
+            return
+        light = g is not None and g.dtype == block.work and weights[1].dim() == 1  # needs no room beside the direction
+        host = self.host and block.device.type == "cpu"
+        size = HOST_PIECE if host else max(block.length, 1) if light else DEVICE_PIECE
+        for start in range(0, block.length, size):
+            stop = min(start + size, block.length)
+            if direction is not None:
+                direction(start, stop)
+            if k is not None:
+                self._store(block, g, k, start, stop)
+
+    def _direction(
+        self, block: Block, g: Tensor, d: Tensor, scale: Tensor, share: Tensor, picked: Tensor | None
+    ) -> Callable[[int, int], None]:
+        """What makes a piece of ``d = scale * (g + share * source)``, the sum or a pick; or each slot has its own share."""
+        scale, share = (weight[block.row].to(block.device, block.work) for weight in (scale, share))
+        source = None if share.dim() else block.sum
+        if picked is not None:
+            k = picked[block.row]
+            source = block.slots.row(int(k)) if self.host else unseen.row(block.slots, k.to(block.device))
+
+        def make(start: int, stop: int) -> None:
+            x, piece = g[start:stop].to(block.work), d[start:stop]
+            # Straight to where it belongs, or over a wider copy of the gradient; autograd wants neither.
+            out = None if torch.is_grad_enabled() else piece if d.dtype == block.work else x
+            if source is not None:
+                x = torch.addcmul(x, source[start:stop], share, out=out).mul_(scale)
+            else:
+                x = add_rows(x if block.damps else x * scale, block.slots.columns(start, stop), share, out)
+            if d.dtype != block.work:
+                # A sum of two half values may be too large for one; a gradient that was not finite stays as it is.
+                finite = self.decision.finite[block.row].to(block.device)
+                x = torch.where(finite, saturate(x, d.dtype), g[start:stop])
+            if x is not piece:
+                piece.copy_(x)
+
+        return make
+
     @torch.no_grad()
     def _offer(self) -> None:
-        """What was admitted takes its place; tables and inner products go on."""
+        """Tables and inner products go on; without looking, what was admitted also takes its place only here."""
         store, decision, sums = self.store, self.decision, self.sums
         if store.gram is not None:
             store.gram.copy_(insert_in_gram(store.gram, sums.row, sums.own_square, decision.accept, decision.slot))
@@ -120,54 +169,17 @@ class TorchOps:
             if not self.host:
                 k, accept = (field[block.row].to(block.device) for field in (decision.slot, decision.accept))
                 unseen.insert(block, g, k, accept)
-            elif self.accept[block.row]:
-                self._store(block, g, self.slot[block.row])
             if block.sum is not None:
                 self._refresh(block)
 
-    def _direction(
-        self, block: Block, g: Tensor, scale: Tensor, share: Tensor, picked: Tensor | None, d: Tensor
-    ) -> None:
-        """``d = of_gradient * g + ...``: one row (the sum, or a pick), or every slot by its own weight."""
-        scale, share = (weight[block.row].to(block.device, block.work) for weight in (scale, share))
-        source = None if share.dim() else block.sum
-        if picked is not None:
-            k = picked[block.row]
-            source = block.slots.row(int(k)) if self.host else unseen.row(block.slots, k.to(block.device))
-        finite = self.decision.finite[block.row].to(block.device)
-        C, length = block.slots.values.shape
-        if source is not None and g.dtype == block.work and not on_host(g) and not torch.is_grad_enabled():
-            torch.addcmul(g, source, share, out=d).mul_(scale)
-            return
-        size = HOST_PIECE if on_host(g) else DEVICE_PIECE
-        for start in range(0, length, size):
-            stop = min(start + size, length)
-            x = g[start:stop].to(block.work)
-            if source is not None:
-                x = torch.addcmul(x, source[start:stop], share).mul_(scale)
-            else:
-                x, G = x if block.damps else x * scale, block.slots.columns(start, stop)
-                if on_host(g) or not may_round_products():
-                    x = torch.addmv(x, G.t(), share)
-                else:
-                    for i in range(C):
-                        x = torch.addcmul(x, G[i], share[i])
-            if g.dtype == block.work:
-                d[start:stop] = x
-            else:  # a sum of two half values may be too large for one; a gradient that was not finite stays as it is
-                d[start:stop] = torch.where(finite, saturate(x, g.dtype), g[start:stop])
-
-    def _store(self, block: Block, g: Tensor | None, k: int) -> None:
-        """Row ``k`` becomes ``g`` (``None``: zero) as the row can hold it, and the running sum follows."""
-        slots, length = block.slots, block.length
-        size = HOST_PIECE if block.device.type == "cpu" else max(length, 1)  # rows offloaded to the host: one copy
-        for start in range(0, length, size):
-            stop = min(start + size, length)
-            new = torch.zeros(stop - start, dtype=block.work, device=block.device) if g is None else g[start:stop]
-            values, scale = slots.encode(new)
-            if block.sum is not None:
-                block.sum[start:stop].sub_(slots.row(k, start, stop)).add_(slots.decode(values, scale))
-            slots.write(k, values, scale, start)
+    def _store(self, block: Block, g: Tensor | None, k: int, start: int, stop: int) -> None:
+        """A piece of row ``k`` becomes that of ``g`` (``None``: zero) as the row can hold it, and the running sum follows."""
+        new = torch.zeros(stop - start, dtype=block.work, device=block.device) if g is None else g[start:stop].detach()
+        values, scale = block.slots.encode(new)
+        if block.sum is not None:
+            old = block.slots.row(k, start, stop)
+            block.sum[start:stop].sub_(old).add_(block.slots.decode(values, scale))
+        block.slots.write(k, values, scale, start)
 
     def _refresh(self, block: Block) -> None:
         """NOTE [refresh]: the slice is a function of the clock alone, so a resumed run refreshes the same slices."""
@@ -184,16 +196,3 @@ class TorchOps:
         end = min(begin + length, block.length)
         if begin < end:
             block.sum[begin:end] = block.slots.columns(begin, end).sum(0)
-
-
-def joined(block: Block, grads: Sequence[Tensor | None]) -> Tensor | None:
-    """The gradient of a block: its one part's, or those of all of them as they lie in the buffer."""
-    if len(block.parts) == 1 or all(g is None for g in grads):
-        return grads[0]
-    pieces = []
-    for part, g in zip(block.parts, grads):
-        pieces.append(torch.zeros(part.length, dtype=part.dtype, device=part.device) if g is None else g)
-        gap = scale_blocks(part.length) * SCALE_BLOCK - part.length
-        if gap:
-            pieces.append(torch.zeros(gap, dtype=part.dtype, device=part.device))
-    return torch.cat(pieces)

@@ -5,11 +5,26 @@ The work is the same in every step; what must not be written is written back.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from ..memory.formats import SCALE_BLOCK, Slots
+from ..memory.formats import SCALE_BLOCK, Slots, scale_blocks
 from ..memory.store import Block
+
+
+def joined(block: Block, grads: Sequence[Tensor | None]) -> Tensor | None:
+    """The gradient of a block: its one part's, or those of all of them as they lie in the buffer."""
+    if len(block.parts) == 1 or all(g is None for g in grads):
+        return grads[0]
+    pieces = []
+    for part, g in zip(block.parts, grads):
+        pieces.append(torch.zeros(part.length, dtype=part.dtype, device=part.device) if g is None else g)
+        gap = scale_blocks(part.length) * SCALE_BLOCK - part.length
+        if gap:
+            pieces.append(torch.zeros(gap, dtype=part.dtype, device=part.device))
+    return torch.cat(pieces)
 
 
 def row(slots: Slots, k: Tensor) -> Tensor:
