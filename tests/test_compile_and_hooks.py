@@ -62,6 +62,49 @@ def test_a_compiled_adam_equals_an_eager_one(backend, cls):
     compiled_equals_eager(backend, {"topC": 4}, cls=cls, dtype=torch.float32, rtol=1e-3, atol=1e-4)
 
 
+def moves(opt, params):
+    opt.param_groups[1]["params"].append(opt.param_groups[0]["params"].pop())
+
+
+def is_thawed(opt, params):
+    params[0].requires_grad_(True)
+
+
+def is_replaced(opt, params):
+    params[1] = opt.param_groups[0]["params"][1] = torch.nn.Parameter(params[1].detach().clone())
+
+
+def loses_its_state(opt, params):
+    del opt.state[params[1]]
+
+
+@pytest.mark.parametrize("change", [moves, is_thawed, is_replaced, loses_its_state])
+def test_a_compiled_step_sees_what_has_changed_between_two(change):
+    """Nobody inspects in between, which would bring the memory up to date. (Of a group's last parameter torch's own compiled
+    step overlooks that its state is gone, or new.)
+    """
+    torch._dynamo.reset()
+    ours, theirs = parameters([(4, 3)] * 4), parameters([(4, 3)] * 4)
+    opts = []
+    for params in (ours, theirs):
+        params[0].requires_grad_(False)
+        groups = [{"params": params[:2], "kappa": 1.0}, {"params": params[2:], "lr": 0.02, "kappa": 0.3}]
+        opts.append(critgrad.SGD_C(groups, lr=0.05, topC=3, scope="group", momentum=0.5))
+    steps = [torch.compile(opts[0].step, backend="eager"), opts[1].step]
+    stream = GradientStream(ours)
+    for t in range(10):
+        for params, opt, step in zip((ours, theirs), opts, steps):
+            if t == 5:
+                change(opt, params)
+            stream.set(params, t)
+            for param in params:
+                param.grad = param.grad if param.requires_grad else None
+            step()
+    assert_close(ours, theirs, rtol=1e-9, atol=1e-11)
+    for was, now in zip(*(critgrad.inspect(opt).memories for opt in opts), strict=True):
+        assert (was.live, was.steps, was.inserted, was.ages) == (now.live, now.steps, now.inserted, now.ages)
+
+
 @pytest.mark.slow
 def test_a_compiled_step_settles_after_its_first_calls():
     """No compilation after the second step: with a tensor lr, not even when the memory fills."""

@@ -76,13 +76,6 @@ def attach(store: Store, state: MutableMapping[Tensor, State]) -> None:
     store.attached = True
 
 
-def is_attached(store: Store, state: MutableMapping[Tensor, State]) -> bool:
-    """Whether the state holds what the store does, or nothing and the store is new: all that a compiled step looks at."""
-    first = store.parts[0]
-    held = state.get(first.param, {}).get(SLOTS)
-    return held is first.tensors[SLOTS] or (held is None and not store.attached)
-
-
 def _forget(memory: Prepared, inside: set[Any]) -> None:
     """Take our keys out of the state of parameters that are in no memory (any more): nothing keeps them true."""
     for param in [param for param in memory.params() if param not in inside]:

@@ -61,16 +61,17 @@ class Prepared:
 
         ``epilogue``: what an engine may do of the base's step in the same pass (bases/families.py).
         """
-        self._given = epilogue, only_torch
+        # Compiled code has torch's operations alone: the compiler makes kernels of them.
+        self._given = (None, True) if torch.compiler.is_compiling() else (epilogue, only_torch)
+        self._follow()
+        return self.ready_stores
+
+    @_without_dynamo
+    def _follow(self) -> None:
         if [self._read(group) for group in self.groups] != self._raw:
             self._read_options()
-        if torch.compiler.is_compiling():
-            if not self._is_compiled():
-                self._given = None, True
-                self._prepare()
-        elif self._look() != self._seen:
+        if self._look() != self._seen:
             self._prepare()
-        return self.ready_stores
 
     def _read_options(self) -> None:
         """Check the options that were set since. Those that describe the slots themselves ask for new stores."""
@@ -104,13 +105,6 @@ class Prepared:
         takes = epilogue is not None and any(store.engine.name != "torch" for store in self.ready_stores)
         return Look(self._forms, tensors, (only_torch, self._kinds, epilogue.places(self._states) if takes else None))
 
-    def _is_compiled(self) -> bool:
-        """A compiled step guards its tensors itself, and would trace a look at every one of them."""
-        if self._seen is None or (self._seen.forms, self._seen.engines) != (self._forms, (True, self._kinds, None)):
-            return False
-        return all(making.is_attached(store, self.state) for store in self.ready_stores)
-
-    @_without_dynamo
     def _prepare(self) -> None:
         if self._seen is None or self._look()[:2] != self._seen[:2]:
             self._raw = self._seen = None
@@ -122,12 +116,13 @@ class Prepared:
             engines.choose(store, *self._given)
         self._seen = self._look()
 
+    @_without_dynamo
     def attach(self) -> None:
         """Write what is held into the state, where it is not there yet."""
         for store in self.ready_stores:
             if not store.attached:
                 making.attach(store, self.state)
-                self._seen = None if torch.compiler.is_compiling() else self._look()
+                self._seen = self._look()
 
     def params(self) -> list[Tensor]:
         """Of all groups."""
