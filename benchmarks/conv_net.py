@@ -1,4 +1,4 @@
-"""Training steps of CIFAR-100's network on a GPU, several processes side by side: batch sizes, precisions, optimizers.
+"""Training steps of the lab's convolutional networks on a GPU, several processes side by side: sizes, precisions, optimizers.
 
 ``PYTHONPATH=src python benchmarks/conv_net.py --processes 8``; once more with ``CRITGRAD_COMPILE=1`` for the compiled network.
 """
@@ -14,14 +14,15 @@ from side_by_side import Step, rates, table
 from torch import nn
 
 import critgrad
-from critgrad.lab.tasks.models import DeepConvNet
+from critgrad.lab.tasks.models import DeepConvNet, ResNet
 from critgrad.lab.train.compiling import compile_if_asked
 
-CASES = {  # batch size, bfloat16
-    "batch 128, bf16": (128, True),
-    "batch 256, bf16": (256, True),
-    "batch 64, bf16": (64, True),
-    "batch 64, TF32": (64, False),
+CASES = {  # network, batch size, bfloat16
+    "batch 128, bf16": (DeepConvNet, 128, True),
+    "batch 256, bf16": (DeepConvNet, 256, True),
+    "batch 64, bf16": (DeepConvNet, 64, True),
+    "batch 64, TF32": (DeepConvNet, 64, False),
+    "residual, batch 256, bf16": (ResNet, 256, True),
 }
 OPTIMIZERS = {
     "Adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-3, fused=True, capturable=True),
@@ -30,12 +31,12 @@ OPTIMIZERS = {
 
 
 def steps_of(case: str) -> dict[str, Step]:
-    batch, bf16 = CASES[case]
+    network, batch, bf16 = CASES[case]
     torch.manual_seed(0)
-    images, labels = torch.randn(batch, 3, 32, 32, device="cuda"), torch.randint(100, (batch,), device="cuda")
+    images, labels = torch.randn(batch, 3, 32, 32, device="cuda"), torch.randint(10, (batch,), device="cuda")
 
     def step(name: str) -> Step:
-        model = DeepConvNet(bf16=bf16).cuda()
+        model = network(bf16=bf16).cuda()
         compile_if_asked(model)
         parameters = list(model.parameters())
         optimizer = OPTIMIZERS[name](parameters)

@@ -405,3 +405,24 @@ def test_a_memory_of_its_own_is_in_one_buffer_and_saves_each_parameter_apart():
     assert len(store.blocks) == 1
     size = 4 * 5 * params[0].numel()  # four slots and their sum
     assert len(saved(memory.state_dict()["state"][0])) < size + 6000
+
+
+def newer_way() -> None:
+    torch.backends.mkldnn.matmul.fp32_precision = "bf16"  # after which torch no longer answers the older question
+
+
+ASK = [lambda: torch.set_float32_matmul_precision("medium")]
+ASK += [newer_way] if hasattr(torch.backends, "fp32_precision") else []  # torch 2.9
+
+
+@pytest.mark.parametrize("ask", ASK, ids=["older", "newer"][: len(ASK)])
+def test_whoever_asks_for_coarser_matrix_products_gets_the_same_memory(ask):
+    ours, theirs = (parameters(((300, 200), (7,)), torch.float32) for _ in range(2))
+    options = {"lr": 0.1, "topC": 4, "aggr": "fisher", "rho": 0.01}
+    steps(critgrad.SGD_C(theirs, **options), theirs, 8)
+    try:
+        ask()
+        steps(critgrad.SGD_C(ours, **options), ours, 8)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert_close(ours, theirs, rtol=2e-6, atol=3e-7)

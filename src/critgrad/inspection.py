@@ -231,7 +231,7 @@ def _add_damping(memory: Store, rows: list[dict[str, Any]]) -> None:
     grads = _gradients(memory.parts)
     if all(g is None for g in grads):
         return
-    vectors = [joined(block, [grads[part.number] for part in block.parts]) for block in memory.blocks]
+    vectors = [joined(block, grads) for block in memory.blocks]
     sums = read(all_reduce_(measure(memory, vectors), memory), memory)
     options = next(part.options for part in memory.parts if part.damps)
     usable = torch.isfinite(sums.square)

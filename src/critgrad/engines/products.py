@@ -14,16 +14,20 @@ ROW = 256
 DEVICE_PIECE = 1 << 23  # of products with all slots: few launches; what is summed in float64 is bounded by ROW
 
 
-def may_round_products() -> bool:
-    """Whether matrix products of single precision may be computed in less: TF32, if somebody has asked for it."""
-    return torch.get_float32_matmul_precision() != "highest"
+def may_round_products(device: torch.device) -> bool:
+    """Whether matrix products of single precision may be computed in less there (TF32, bfloat16): somebody has asked for it."""
+    library = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
+    # Who asks in torch's newer way (since 2.9) makes the older question an error, which is all that dynamo knows.
+    newer = None if torch.compiler.is_compiling() else getattr(library, "matmul", None)
+    asked = getattr(newer, "fp32_precision", None)
+    return torch.get_float32_matmul_precision() != "highest" if asked is None else asked not in ("none", "ieee")
 
 
 def dot(a: Tensor, b: Tensor, work: torch.dtype) -> Tensor:
     """The inner product of two flat tensors, float64."""
     if not on_host(a):
         pieces = zip(a.split(DEVICE_PIECE), b.split(DEVICE_PIECE))
-        return torch.stack([dots for x, y in pieces for dots in _dots(x.to(work)[None], y.to(work), False)]).sum()
+        return torch.stack([dots for x, y in pieces for dots in _dots(x.to(work)[None], y.to(work))]).sum()
     pieces = zip(a.split(PIECE), b.split(PIECE))
     return torch.stack([torch.dot(x.to(work), y.to(work)) for x, y in pieces]).sum(dtype=torch.float64)
 
@@ -44,10 +48,10 @@ def row_dots(block: Block, g: Tensor, square: Tensor) -> tuple[Tensor, Tensor, T
     for start in range(0, length, max(size, 1)):
         stop = min(start + size, length)
         G, x = slots.columns(start, stop), g[start:stop]
-        dots += _dots(G, x.to(block.work), host)
+        dots += _dots(G, x.to(block.work))
         if not exact:
             y = slots.decode(*slots.encode(x))
-            rows += _dots(G, y, host)
+            rows += _dots(G, y)
             own.append(dot(y, y, block.work))
     nothing = torch.zeros(slots.values.shape[0], dtype=torch.float64, device=block.device)
     a = torch.stack(dots).sum(0) if dots else nothing
@@ -55,9 +59,9 @@ def row_dots(block: Block, g: Tensor, square: Tensor) -> tuple[Tensor, Tensor, T
     return a, r, torch.stack(own).sum() if own else square
 
 
-def _dots(G: Tensor, x: Tensor, host: bool) -> list[Tensor]:
+def _dots(G: Tensor, x: Tensor) -> list[Tensor]:
     """Vectors ``(C,)``, float64, that add up to ``G x``."""
-    if not host:  # there a matrix product would add up too much in single precision
+    if may_round_products(x.device):
         products = G * x
         whole = products.shape[-1] // ROW * ROW
         rows = products[:, :whole].unflatten(-1, (-1, ROW)).sum(-1)  # many short sums: few long ones leave a GPU idle
@@ -74,7 +78,7 @@ def _dots(G: Tensor, x: Tensor, host: bool) -> list[Tensor]:
 
 def add_rows(x: Tensor, G: Tensor, weights: Tensor, out: Tensor | None) -> Tensor:
     """``x`` plus the rows of ``G``, each by its weight; in ``out`` unless autograd looks (``None``)."""
-    if not on_host(x) and may_round_products():
+    if may_round_products(x.device):
         for row, weight in zip(G, weights):
             x = torch.addcmul(x, row, weight, out=out)
         return x

@@ -7,7 +7,7 @@ the device knows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -26,7 +26,6 @@ from .scratch import Scratch, scratch_for
 from .sums import Sums, measure, read
 
 HOST_PIECE = 1 << 17  # values: four arrays of them are about what a core can keep in cache
-Weights = tuple[Tensor, Tensor, "Tensor | None"]
 
 
 class TorchOps:
@@ -41,8 +40,7 @@ class TorchOps:
     def __init__(self, store: Store, epilogue: Any = None) -> None:
         self.store = store
         self.scratch: Scratch | None = None
-        if not torch.compiler.is_compiling():
-            settle(store)
+        settle(store)
 
     # -- measuring and deciding ----------------------------------------------------------------------------------------
 
@@ -54,12 +52,7 @@ class TorchOps:
         # Slots in host memory cannot be reached by an index on the device: then the decision is waited for.
         offloaded = any(part.offloaded for part in store.parts)
         self.host = not torch.compiler.is_compiling() and (on_host(store.born) or offloaded)
-        self.g = [
-            flats[block.number]
-            if len(block.parts) == 1
-            else unseen.joined(block, [flats[part.number] for part in block.parts])
-            for block in store.blocks
-        ]
+        self.g = [flats[b.number] if len(b.parts) == 1 else unseen.joined(b, flats) for b in store.blocks]
         return measure(store, self.g)
 
     def decide(self, sums: Tensor, priority: Tensor | None) -> None:
@@ -79,7 +72,7 @@ class TorchOps:
             self.finite, self.accept, self.slot = (field.tolist() for field in self.decision)
             self.counts = self.live.tolist()
 
-    def _weights(self, block: Block) -> Weights:
+    def _weights(self, block: Block) -> tuple[Tensor, Tensor, Tensor | None]:
         """``(of the gradient, of what is added, which slot that is)`` by row, for a block's options; see ``_direction``."""
         store, options = self.store, block.options
         aggregation, usable = block.parts[0].aggregation, self.decision.finite
@@ -111,52 +104,44 @@ class TorchOps:
                 d = torch.empty_like(g) if room is None else room.flats[block.number]
                 for part in [part for part in block.parts if self.present[part.number]]:
                     out[part.number] = part.layout.unflatten(d[part.start : part.start + part.length])
-            self._visit(block, g, d, k, weights)
+            if d is not None or k is not None:
+                self._visit(block, g, d, k, *weights)
         if offer:
             self._offer()
         return out
 
-    def _visit(self, block: Block, g: Tensor | None, d: Tensor | None, k: int | None, weights: Weights) -> None:
-        """Into ``d`` the direction, then into row ``k`` the gradient, unless ``None``; on a CPU while both are in the cache."""
-        direction = None if g is None or d is None else self._direction(block, g, d, *weights)
-        if direction is None and k is None:
-            return
-        light = g is not None and g.dtype == block.work and weights[1].dim() == 1  # needs no room beside the direction
-        host = self.host and block.device.type == "cpu"
-        size = HOST_PIECE if host else max(block.length, 1) if light else DEVICE_PIECE
-        for start in range(0, block.length, size):
-            stop = min(start + size, block.length)
-            if direction is not None:
-                direction(start, stop)
-            if k is not None:
-                self._store(block, g, k, start, stop)
+    def _visit(self, block: Block, g: Any, d: Any, k: int | None, scale: Tensor, share: Tensor, picked: Any) -> None:
+        """Into ``d`` the direction, then into row ``k`` the gradient, unless ``None``; on a CPU while both are in the cache.
 
-    def _direction(
-        self, block: Block, g: Tensor, d: Tensor, scale: Tensor, share: Tensor, picked: Tensor | None
-    ) -> Callable[[int, int], None]:
-        """What makes a piece of ``d = scale * (g + share * source)``, the sum or a pick; or each slot has its own share."""
+        The direction is ``scale * (g + share * source)``, the source the sum or a pick; or each slot has a share of its own.
+        """
         scale, share = (weight[block.row].to(block.device, block.work) for weight in (scale, share))
         source = None if share.dim() else block.sum
         if picked is not None:
-            k = picked[block.row]
-            source = block.slots.row(int(k)) if self.host else unseen.row(block.slots, k.to(block.device))
-
-        def make(start: int, stop: int) -> None:
-            x, piece = g[start:stop].to(block.work), d[start:stop]
-            # Straight to where it belongs, or over a wider copy of the gradient; autograd wants neither.
-            out = None if torch.is_grad_enabled() else piece if d.dtype == block.work else x
-            if source is not None:
-                x = torch.addcmul(x, source[start:stop], share, out=out).mul_(scale)
-            else:
-                x = add_rows(x if block.damps else x * scale, block.slots.columns(start, stop), share, out)
-            if d.dtype != block.work:
-                # A sum of two half values may be too large for one; a gradient that was not finite stays as it is.
-                finite = self.decision.finite[block.row].to(block.device)
-                x = torch.where(finite, saturate(x, d.dtype), g[start:stop])
-            if x is not piece:
-                piece.copy_(x)
-
-        return make
+            pick = picked[block.row]
+            source = block.slots.row(int(pick)) if self.host else unseen.row(block.slots, pick.to(block.device))
+        # That takes no room beside the direction.
+        whole = source is not None and d is not None and d.dtype == block.work
+        host = self.host and block.device.type == "cpu"
+        size = HOST_PIECE if host else max(block.length, 1) if whole else DEVICE_PIECE
+        for start in range(0, block.length, size):
+            stop = min(start + size, block.length)
+            if d is not None:
+                x, piece = g[start:stop].to(block.work), d[start:stop]
+                # Straight to where it belongs, or over a wider copy of the gradient; autograd wants neither.
+                out = None if torch.is_grad_enabled() else piece if d.dtype == block.work else x
+                if source is not None:
+                    x = torch.addcmul(x, source[start:stop], share, out=out).mul_(scale)
+                else:
+                    x = add_rows(x if block.damps else x * scale, block.slots.columns(start, stop), share, out)
+                if d.dtype != block.work:
+                    # A sum of two half values may be too large for one; a gradient that was not finite stays as it is.
+                    finite = self.decision.finite[block.row].to(block.device)
+                    x = torch.where(finite, saturate(x, d.dtype), g[start:stop])
+                if x is not piece:
+                    piece.copy_(x)
+            if k is not None:
+                self._store(block, g, k, start, stop)
 
     @torch.no_grad()
     def _offer(self) -> None:

@@ -15,11 +15,12 @@ from ..memory.store import Block
 
 
 def joined(block: Block, grads: Sequence[Tensor | None]) -> Tensor | None:
-    """The gradient of a block: its one part's, or those of all of them as they lie in the buffer."""
-    if len(block.parts) == 1 or all(g is None for g in grads):
-        return grads[0]
+    """The gradient of a block, from those of all parts of its store: its one part's, or many as they lie in the buffer."""
+    mine = [grads[part.number] for part in block.parts]
+    if len(mine) == 1 or all(g is None for g in mine):
+        return mine[0]
     pieces = []
-    for part, g in zip(block.parts, grads):
+    for part, g in zip(block.parts, mine):
         pieces.append(torch.zeros(part.length, dtype=part.dtype, device=part.device) if g is None else g)
         gap = scale_blocks(part.length) * SCALE_BLOCK - part.length
         if gap:

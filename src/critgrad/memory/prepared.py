@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -25,14 +25,6 @@ Vectors = Sequence["Tensor | None"]
 
 # torch's own way to keep dynamo out of a function without importing dynamo, which takes as long as torch.
 _without_dynamo = getattr(torch, "_disable_dynamo", None) or torch.compiler.disable
-
-
-class Look(NamedTuple):
-    """What was prepared depends on, by identity and address: equal looks, nothing has moved."""
-
-    forms: int  # which options describe the slots: a number that counts their changes
-    tensors: Any  # groups, parameters, their state
-    engines: Any  # what engines were chosen by, beside all this
 
 
 class Prepared:
@@ -52,7 +44,7 @@ class Prepared:
         self._forms = 0
         self.ready_stores: list[Store] = []  # as ``ready`` left them
         self.outside: set[Tensor] = set()  # parameters that are in none of them
-        self._seen: Look | None = None  # what they were made for; None: they are to be made anew
+        self._seen: Any = None  # the look that they were made after; None: they are to be made anew
         self._ids: Any = None  # of groups, parameters and their states
         self._given: tuple[Any, bool] = (None, False)  # to ``ready``
 
@@ -84,7 +76,8 @@ class Prepared:
         self._kinds = [engines.kind(mine) for mine in options]
         self._raw = [self._read(group) for group in self.groups]
 
-    def _look(self) -> Look:
+    def _look(self) -> tuple[Any, Any]:
+        """What stores are made for, and beside it what engines are chosen by: of tensors who they are, and where."""
         params, (epilogue, only_torch) = self.params(), self._given
         held = [self.state, *self.state.values()]
         held += [each for group in self.groups for each in (group, *group["params"])]  # who is in which group, too
@@ -103,10 +96,10 @@ class Prepared:
             [tensor.data_ptr() for tensor in ours if type(tensor) is Tensor],
         )
         takes = epilogue is not None and any(store.engine.name != "torch" for store in self.ready_stores)
-        return Look(self._forms, tensors, (only_torch, self._kinds, epilogue.places(self._states) if takes else None))
+        return (self._forms, tensors), (only_torch, self._kinds, epilogue.places(self._states) if takes else None)
 
     def _prepare(self) -> None:
-        if self._seen is None or self._look()[:2] != self._seen[:2]:
+        if self._seen is None or self._look()[0] != self._seen[0]:
             self._raw = self._seen = None
             self._read_options()
             with torch.no_grad():

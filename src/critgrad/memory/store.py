@@ -103,6 +103,7 @@ class Store:
         self.dtype = torch.float64 if wide else torch.float32
         self.stream = torch.tensor(list(streams), device=self.device)
         self.process_group: Any = None
+        self.settings = list({id(part.options): part.options for part in parts}.values())  # of each group
         self.blocks: list[Block] = []
         self.priority: Tensor  # (rows, C), as norm and born
         self.norm: Tensor
@@ -123,7 +124,7 @@ class Store:
 
     def needs(self, what: str) -> bool:
         """Whether a rule asks for the ``"cosine"`` of gradient and memory, or the ``"dots"`` with every slot."""
-        rules = (self.policy, *(block.parts[0].aggregation for block in self.blocks))
+        rules = (self.policy, *(aggregation_of(options["aggr"]) for options in self.settings))
         return any(getattr(rule, f"needs_{what}") for rule in rules)
 
     def tables(self) -> dict[str, Tensor]:

@@ -32,6 +32,11 @@ _GET_AND_SET: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (torch.is_grad_enabled, torch.set_grad_enabled),
     (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
     (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+    # torch's newer way to ask for TF32 (since 2.9); where it was asked for, the older question is an error.
+    (
+        lambda: getattr(torch.backends, "fp32_precision", None),
+        lambda name: setattr(torch.backends, "fp32_precision", name),
+    ),
     (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     (np.geterr, lambda modes: np.seterr(**modes)),
     (os.getcwd, os.chdir),
@@ -64,7 +69,7 @@ def guarded() -> Iterator[Callable[[], str]]:
 
 @contextmanager
 def _process() -> Iterator[None]:
-    values = [get() for get, _ in _GET_AND_SET]
+    values = [_now(get) for get, _ in _GET_AND_SET]
     cudnn = {name: getattr(torch.backends.cudnn, name) for name in _CUDNN}
     environment, path, argv = dict(os.environ), [*sys.path], [*sys.argv]
     # NOTE [children of a worker]: workers end with their head and are "daemonic" for that, which forbids them children of their
@@ -80,7 +85,7 @@ def _process() -> Iterator[None]:
             marks["daemon"] = daemon
         torch.set_flush_denormal(False)  # nothing tells whether it was on
         for (get, put), value in zip(_GET_AND_SET, values):
-            if _now(get) != value:
+            if _now(get) != value and value is not None:
                 put(value)
         for name, value in cudnn.items():
             if getattr(torch.backends.cudnn, name) != value:
@@ -99,7 +104,7 @@ def _process() -> Iterator[None]:
 def _now(get: Callable[[], Any]) -> Any:
     try:
         return get()
-    except OSError:  # the working directory has been removed
+    except (OSError, RuntimeError):  # the working directory has been removed; a question that torch no longer answers
         return None
 
 
