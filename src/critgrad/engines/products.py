@@ -69,7 +69,7 @@ def _dots(G: Tensor, x: Tensor) -> list[Tensor]:
     # One call for all pieces: it reads at the speed of memory, with all threads. A call for each would start them anew.
     count = x.numel() // SMALL
     whole = count * SMALL
-    out = [torch.mv(G[:, whole:], x[whole:]).double()] if whole < x.numel() else []
+    out = [torch.mv(G[:, whole:], x[whole:]).double()] if whole < x.numel() or not count else []
     if count:
         columns = G[:, :whole].unflatten(1, (count, SMALL)).permute(1, 2, 0)
         out.append(torch.bmm(x[:whole].view(count, 1, SMALL), columns).sum((0, 1), dtype=torch.float64))
