@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 
 import pytest
 import torch
@@ -73,3 +75,20 @@ def test_state_that_was_moved_and_a_parameter_that_was_replaced(name):
         optimizer.param_groups[0]["params"][1] = params[1]
     go_on_alike(fused, ours, plain, theirs)
     assert (ours[1] != 1).any()
+
+
+def test_tables_that_a_cuda_graph_reads_live_as_long_as_the_optimizer():
+    (optimizer, params), _ = begun("Adam_C")
+    stream = GradientStream(params)
+    (store,) = optimizer._critical_memory().ready_stores
+    store.engine.captured.append(torch.zeros(1))  # as in a capture
+    engine = weakref.ref(store.engine)
+    del store
+    optimizer.param_groups[0]["policy"] = "FIFO"
+    run(optimizer, params, stream, 2)
+    (store,) = optimizer._critical_memory().ready_stores
+    gc.collect()
+    assert engine() not in (None, store.engine)
+    del optimizer, store
+    gc.collect()
+    assert engine() is None

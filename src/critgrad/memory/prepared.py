@@ -47,6 +47,7 @@ class Prepared:
         self._seen: Any = None  # the look that they were made after; None: they are to be made anew
         self._ids: Any = None  # of groups, parameters and their states
         self._given: tuple[Any, bool] = (None, False)  # to ``ready``
+        self._replayed: list[Any] = []  # engines of before whose tables a CUDA graph reads
 
     def ready(self, epilogue: Any = None, only_torch: bool = False) -> list[Store]:
         """The stores, each with its engine, as groups, options and state are now.
@@ -99,6 +100,7 @@ class Prepared:
         return (self._forms, tensors), (only_torch, self._kinds, epilogue.places(self._states) if takes else None)
 
     def _prepare(self) -> None:
+        self._replayed += [store.engine for store in self.ready_stores if getattr(store.engine, "captured", None)]
         if self._seen is None or self._look()[0] != self._seen[0]:
             self._raw = self._seen = None
             self._read_options()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import weakref
 from pathlib import Path
 
 import pytest
@@ -267,6 +268,30 @@ class Clock:
 
     def monotonic(self) -> float:
         return self.now
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_what_a_run_leaves_on_a_gpu_is_given_back_before_the_next(
+    raises: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, seen = [], []
+
+    class Model:
+        def __init__(self) -> None:
+            self.itself = self  # as models, optimizers and CUDA graphs do
+
+    def use(trials: list[Trial], device: str, folder: Path | None) -> list[worker.Failure]:
+        left.append(weakref.ref(Model()))
+        if raises:
+            raise ValueError("in the middle")
+        return [worker.Failure("used")]
+
+    monkeypatch.setattr(worker, "resolve", lambda function: use)
+    monkeypatch.setattr(worker.torch.cuda, "empty_cache", lambda: seen.append([ref() for ref in left]))
+    perform(Job(tuple(planned.trial for planned in plan(2)), device="cuda:0"))
+    assert seen == [[None], [None, None]]
+    perform(Job((plan(1)[0].trial,)))
+    assert len(seen) == 2  # there is nothing to give back on a CPU
 
 
 @pytest.mark.parametrize(

@@ -44,8 +44,6 @@ try:
 except ImportError:
     AVAILABLE = False
 
-_CAPTURED: list[Any] = []  # engines whose tables a CUDA graph reads, for as long as somebody may replay it
-
 
 def declines(store: Store) -> str | None:
     """What of a store this engine does not know, or ``None`` where it can take all of it."""
@@ -137,7 +135,7 @@ class Engine:
         kernels = (norms_kernel, dots_kernel, decide_kernel, update_kernel)
         self.norms, self.dots, self.decide_, self.update = (Launcher(kernel, device) for kernel in kernels)
         self.grad_addresses: list[int] | None = None
-        self.captured = False  # whether a CUDA graph holds a step
+        self.captured: list[Tensor] = []  # what CUDA graphs that hold a step read at every replay
         self.grads = torch.zeros(len(parts), dtype=torch.int64, device=device)
         self.copied: list[Tensor] = []  # keeps what the device still reads alive until the next step
 
@@ -216,10 +214,9 @@ class Engine:
         if addresses == self.grad_addresses and not capturing and not self.captured:
             return
         if capturing:
-            self.captured = True
             # The graph reads this buffer at every replay, so it must stay and never be written again.
             table = torch.tensor(addresses, dtype=torch.int64, device="cpu").pin_memory()
-            _CAPTURED.append((self, table))
+            self.captured.append(table)
             self.grads.copy_(table, non_blocking=True)
             self.grad_addresses = None
             return

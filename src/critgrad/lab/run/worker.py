@@ -5,6 +5,7 @@ A job is a list of trials: a few of the single engine, one after the other, or o
 
 from __future__ import annotations
 
+import gc
 import importlib
 import pickle
 import threading
@@ -160,6 +161,11 @@ def _checked(run: Work, trials: Sequence[Trial], job: Job) -> list[Result | Fail
         outcomes = run(trials, job.device, job.checkpoints)
     except Exception:
         return [Failure(traceback.format_exc())] * len(trials)
+    finally:
+        if job.device.startswith("cuda"):
+            # Models, optimizers and CUDA graphs refer to themselves: Python would let some GB of them lie for the next runs.
+            gc.collect()
+            torch.cuda.empty_cache()
     if len(outcomes) != len(trials):
         return [Failure(f"ValueError: {job.work} gave {len(outcomes)} results for {len(trials)} trials")] * len(trials)
     return outcomes
