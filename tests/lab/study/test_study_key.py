@@ -13,6 +13,7 @@ from critgrad.lab.errors import LabError
 from critgrad.lab.run.coordinator import Event
 from critgrad.lab.study.plan import StudyPlan
 from critgrad.lab.study.runner import prepare
+from critgrad.lab.tasks.models import lstm
 
 MINE = "import torch\nclass Mine(torch.optim.SGD):\n    pass\n"
 OWN = FILE.replace("torch.optim:Adam", "mine.py:Mine").replace(
@@ -64,7 +65,7 @@ def environment(name: str, value: str) -> Callable[[Path], None]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("CRITGRAD_COMPILE", "CRITGRAD_ENGINE", "NVIDIA_TF32_OVERRIDE"):
+    for name in ("CRITGRAD_COMPILE", "CRITGRAD_ENGINE", "CRITGRAD_NATIVE", lstm.ASKED, "NVIDIA_TF32_OVERRIDE"):
         monkeypatch.setenv(name, "")  # so that it is put back
     write(tmp_path, PIECES + "data = ['numbers.csv']\n", OWN, mine=MINE)
     (tmp_path / "deep").mkdir()
@@ -86,6 +87,8 @@ CHANGES: dict[str, Callable[[Path], None]] = {
     "a schedule": in_file("[arms.sgd]", '[schedule]\nkind = "cosine"\n[arms.sgd]'),
     "compilation": environment("CRITGRAD_COMPILE", "1"),
     "the engine of our own optimizers": environment("CRITGRAD_ENGINE", "torch"),
+    "the native core": environment("CRITGRAD_NATIVE", "0"),
+    "layers by kernels": environment(lstm.ASKED, "1"),
     "TF32": environment("NVIDIA_TF32_OVERRIDE", "0"),
 }
 

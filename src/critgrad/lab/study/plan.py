@@ -31,7 +31,10 @@ from .work import SET
 
 SEARCH, REPORT, INITIAL = "search", "report", "initial"
 # Of the environment, what changes numbers; each is part of every run's key where it is set.
-_FLAGS = ("CRITGRAD_ENGINE", "CRITGRAD_LSTM", "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
+_FLAGS = (
+    *("CRITGRAD_ENGINE", "CRITGRAD_NATIVE", "CRITGRAD_LSTM_KERNELS"),
+    *("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
+)
 
 
 def replicate_seed(seed: int, replicate: int, purpose: str, number: int = 0) -> int:
