@@ -414,13 +414,13 @@ all open. `grow` led, and is not better on two tasks that had not chosen it:
 | ages and cosines of the GPT's eight arms | 24 | not timed |
 
 ```sh
-CRITGRAD_LSTM_KERNELS=1 critgrad study run studies/memory-wikitext2.toml --device cuda --workers 4 --ledger memory-wikitext2.db
+critgrad study run studies/memory-wikitext2.toml --device cuda --workers 4 --ledger memory-wikitext2.db
 critgrad study run studies/memory-cifar10-higher.toml --device cuda --workers 9 --ledger memory-cifar10-higher.db
 python benchmarks/memory_age.py studies/memory-pycode-gpt.toml --ledger studies/memory-pycode-gpt.db.xz \\
   --replicates 3 --device cuda
 ```
 
-How to bring the data, and how to go on in several calls: `studies/README.md`. Every number comes from a published ledger; this
+Data, flags, and how to go on in several calls: `studies/README.md`. Every number comes from a published ledger; this
 gives the full page of a study, with every trial (the others alike):
 
 ```sh

@@ -68,6 +68,17 @@ def test_every_run_of_a_published_study_is_there_and_none_failed(page: ModuleTyp
     assert runs == {**studied, "digits": 210, "mnist": 144, "gpt": 180}
 
 
+def test_readme_says_what_the_studies_found(page: ModuleType, answers: dict[str, Any]) -> None:
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    gpt, net = answers["memory-pycode-gpt"], answers["memory-cifar10-resnet"]
+    lost = page.claim_of(gpt, "adamw_c")
+    assert f"`AdamW_C` worse by {-lost.difference:.2f} nats ({-lost.high:.2f} to {-lost.low:.2f})" in text
+    assert page.claim_of(gpt, "adamw_f").word == "open"
+    assert {claim.word for claim in (*gpt.claims, *net.claims)} == {"worse", "same", "open"}
+    adding, damping = (-page.claim_of(net, arm).difference for arm in ("adamw_c", "adamw_f"))
+    assert f"`AdamW_C` lost {adding:.1f}, `AdamW_F` {damping:.1f}" in text
+
+
 def test_every_optimizer_of_every_study_has_its_place_in_the_frame(page: ModuleType) -> None:
     arms = {arm for file in (ROOT / "studies").glob("memory-*.toml") for arm in read(file).arms}
     assert arms == set(page.FRAME)
