@@ -73,7 +73,7 @@ class TorchOps:
             self.counts = self.live.tolist()
 
     def _weights(self, block: Block) -> tuple[Tensor, Tensor, Tensor | None]:
-        """``(of the gradient, of what is added, which slot that is)`` by row, for a block's options; see ``_direction``."""
+        """``(of the gradient, of what is added, which slot that is)`` by row, for a block's options; see ``_visit``."""
         store, options = self.store, block.options
         aggregation, usable = block.parts[0].aggregation, self.decision.finite
         if isinstance(aggregation, (Linear, Pick)):
