@@ -47,6 +47,8 @@ SHOWN = (
     Shown("memory-digits", "digits, an MLP (`digits-mlp`)", "points", -2.5, 2.5, 0.5),
 )
 
+# With a schedule: and the same without.
+SCHEDULED = {"memory-mnist-cosine": "memory-mnist", "memory-digits-cosine": "memory-digits"}
 UNTRIED = ("digits", "mnist", "gpt")  # studies/untried
 A_SUM = 0.95  # the share of a step that must be a sum of gradients for its age to mean something
 
@@ -143,10 +145,10 @@ def cell(answer: Answer, arm: str) -> str:
     return f"**{claim.word}**{'†' if undone else ''} {measured(claim)}"
 
 
-def results(answers: Mapping[str, Answer]) -> str:
-    heads = ("optimizer", *(f"{answer.task}, {shown.unit}" for shown, answer in zip(SHOWN, answers.values())))
-    arms = [arm for arm in FRAME if any(claim.arm == arm for answer in answers.values() for claim in answer.claims)]
-    return table(heads, [[name_of(arm), *(cell(answer, arm) for answer in answers.values())] for arm in arms])
+def results(answers: Sequence[Answer], units: Sequence[str]) -> str:
+    heads = ("optimizer", *(f"{answer.task}, {unit}" for answer, unit in zip(answers, units)))
+    arms = [arm for arm in FRAME if any(claim.arm == arm for answer in answers for claim in answer.claims)]
+    return table(heads, [[name_of(arm), *(cell(answer, arm) for answer in answers)] for arm in arms])
 
 
 def listed(names: Sequence[str]) -> str:
@@ -172,10 +174,12 @@ def runs_of(answer: Answer) -> int:
     return sum(len(r.trials) + len(r.reports) for arm in answer.arms.values() for r in arm.replicates)
 
 
-def values(answers: Mapping[str, Answer], untried: Mapping[str, Answer], aged: Mapping[str, Any]) -> dict[str, str]:
+def values(answers: Mapping[str, Answer], aged: Mapping[str, Any]) -> dict[str, str]:
     """What the page's text has from the ledgers."""
-    out: dict[str, str] = {"results": results(answers), "frame": frame()}
-    for shown, answer in zip(SHOWN, answers.values()):
+    shown_ones = [answers[shown.file] for shown in SHOWN]
+    out: dict[str, str] = {"results": results(shown_ones, [shown.unit for shown in SHOWN]), "frame": frame()}
+    for shown in SHOWN:
+        answer = answers[shown.file]
         short = answer.task.partition("-")[0]
         out |= {f"{short}_{word}": with_word(answer, word) for word in ("better", "worse")}
         out |= {
@@ -184,7 +188,6 @@ def values(answers: Mapping[str, Answer], untried: Mapping[str, Answer], aged: M
             f"{short}_replicates": str(answer.planned),
             f"{short}_runs": f"{runs_of(answer):,}",
             f"{short}_figure": picture(shown),
-            f"{short}_ends": listed(near_ends(answer)),
         }
         out |= {
             f"{short}_{name}": fixed(fmean(r.value for r in arm.replicates), 1) for name, arm in answer.arms.items()
@@ -195,24 +198,34 @@ def values(answers: Mapping[str, Answer], untried: Mapping[str, Answer], aged: M
     out |= {"damped": measured(claim_of(gpt, "adamw_f")), "trials": str(gpt.trials)}
     cifar10 = answers["memory-cifar10-resnet"]
     rising = still_rising(cifar10)
-    out["cifar10_ends"] = listed(near_ends(cifar10, apart="lr"))
     out["cifar10_falling"] = listed([name_of(arm) for arm in cifar10.arms if name_of(arm) not in rising])
     out["nesterov_was_rival"] = str(claim_of(cifar10, "adamw_f").rivals.count("nesterov"))
-    for name, answer in untried.items():
+    out |= scheduled(answers)
+    ends = [near_ends(answers[file]) for file in (*(shown.file for shown in SHOWN), *SCHEDULED)]
+    out |= {"near_ends": str(sum(ends)), "near_ends_in": str(len([n for n in ends if n])), "studies": str(len(ends))}
+    for name in UNTRIED:
+        answer = answers[name]
         alone = len(answer.claims) == 1
         said = [measured(claim) if alone else f"{claim.arm} {measured(claim)}" for claim in answer.claims]
         out |= {f"tried_{name}": "; ".join(said), f"tried_{name}_n": str(answer.planned)}
     return out | age_values(aged, mnist)
 
 
-def near_ends(answer: Answer, apart: str = "") -> list[str]:
-    """Options whose choice lay in an outer tenth of their range in more than a third of the replicates; one is told apart."""
-    return [
-        f"{name_of(arm.name)}'s `{option}` {count} of {answer.planned}"
-        for arm in answer.arms.values()
-        for option, count in arm.near_end.items()
-        if count > answer.planned / 3 and option != apart
-    ]
+def scheduled(answers: Mapping[str, Answer]) -> dict[str, str]:
+    """The table of what was asked again with a schedule, and what that alone brings AdamW."""
+    found = [answers[file] for file in SCHEDULED]
+    out = {"scheduled": results(found, ["points"] * len(found)), "scheduled_claims": str(len(found[0].claims))}
+    for file, before in SCHEDULED.items():
+        short = answers[file].task.partition("-")[0]
+        means = [fmean(r.value for r in answers[name].arms["adamw"].replicates) for name in (before, file)]
+        out |= dict(zip((f"{short}_constant", f"{short}_scheduled"), (fixed(mean, 1) for mean in means)))
+        out[f"{short}_again"] = str(answers[file].planned)
+    return out
+
+
+def near_ends(answer: Answer) -> int:
+    """Options whose choice lay in an outer tenth of their range in more than a third of the replicates."""
+    return sum(count > answer.planned / 3 for arm in answer.arms.values() for count in arm.near_end.values())
 
 
 def still_rising(answer: Answer) -> list[str]:
@@ -284,6 +297,10 @@ RESTS_ON: Mapping[tuple[str, str], set[str]] = {
     ("memory-mnist", "open"): set(),
     ("memory-digits", "better"): set(),
     ("memory-digits", "worse"): set(),
+    ("memory-mnist-cosine", "worse"): {"adamw_c"},
+    ("memory-mnist-cosine", "same"): {"nadamw", "muon", "muon_f", "adamw_f", "cautious"},
+    ("memory-digits-cosine", "better"): set(),
+    ("memory-digits-cosine", "worse"): set(),
     ("digits", "open"): {"grow", "extrapolate", "agree"},
     ("mnist", "same"): {"grow"},
     ("gpt", "open"): {"grow"},
@@ -304,8 +321,8 @@ TEXT = """# Which memory helps?
 In short: **on a small GPT and a residual net none of six memories is better than a tuned AdamW or Nesterov's AdamW; adding old
 gradients does great harm.** Worse are, on the GPT, {pycode_worse}, in nats; on CIFAR-10
 {cifar10_worse}, in points. On MNIST {mnist_names} gain {least} to {most}
-points; on the digits nothing is better or worse. What gainers have in common was looked for and not found; three new uses of a
-memory gained nothing. One of five studies is [missing](#what-is-missing).
+points at a constant learning rate; the three of them that were asked again with warm-up and cosine do not. On the digits
+nothing is better or worse. Three new uses of a memory gained nothing. One study is [missing](#what-is-missing).
 
 Each optimizer is held against the better of AdamW and Nesterov's AdamW, chosen in each replicate by validation. A replicate is
 a whole search ({trials} points of learning rate and at most one option) on a fresh seed, then one run of the best on
@@ -361,11 +378,20 @@ claims ten replicates do not show it.
 
 {digits_figure}
 
+### With a schedule
+
+On MNIST and the digits the learning rate was constant. Does a gain last with warm-up and cosine, and ranges two to three
+times as high? {scheduled_claims} claims each, fixed before the runs, {mnist_again} and {digits_again} replicates:
+
+{scheduled}
+**No gain on MNIST lasts.** The schedule itself takes AdamW from {mnist_constant} to {mnist_scheduled} % there (means of two
+studies, no claim): more than any optimizer gained without it.
+
 ## What those that gain have in common
 
-None of the four that gain on MNIST adds stored gradients to its step: NAdamW counts the newest once more, Muon changes the
-shape of the step (`Muon_F` shortens it, too), schedule-free averages weights. `AdamW_C`, which loses three times, does add
-them.
+None of the four that gain on MNIST at a constant rate adds stored gradients to its step: NAdamW counts the newest once more,
+Muon changes the shape of the step (`Muon_F` shortens it, too), schedule-free averages weights. `AdamW_C`, which loses four
+times, does add them.
 
 Is it the age of what enters a step, or whether the step points where the next gradient does? Measured on MNIST
 ({age_machine}), each arm as its search chose in the first {age_runs} replicates, with the seeds of their reports; medians.
@@ -392,7 +418,7 @@ all open. `grow` led, and is not better on two tasks that had not chosen it:
 1. For a transformer or a residual net take AdamW or Nesterov's AdamW, and tune learning rate and `beta1`: nothing was better.
 2. Do not add stored gradients (`AdamW_C`: worse on the GPT, CIFAR-10 and MNIST) and leave `Adam_CM` (worse on the first two).
 3. Damping (`AdamW_F`) gave nothing: same on MNIST, open on the GPT ({damped} nats), worse on CIFAR-10.
-4. For a small MLP try Muon, schedule-free AdamW or NAdamW, not run elsewhere here.
+4. For a small MLP use a schedule; without one try Muon, schedule-free AdamW or NAdamW (on larger nets they were not run here).
 5. Where it matters, ask on your own task: [a study](study.md).
 
 ## What to keep in mind
@@ -400,31 +426,27 @@ all open. `grow` led, and is not better on two tasks that had not chosen it:
 - The GPT and the residual net are small and briefly trained; larger models may differ. The GPT's ranges lie around the best of
   a sweep with another seed (`benchmarks/modern_tasks.py`). CIFAR-10's were set without one.
 - Ranges are 1.3 to 1.5 decades with {trials} points: the luck of a search is in the intervals, and makes them wide.
-- MNIST was begun with other ranges, of which some did not reach low enough; 966 of 1,020 runs were thrown away before a
-  verdict was looked at. The published runs are all new, with the seed that the file had before.
-- AggMo has no weight decay here. Chosen in an outer tenth of the range in more than a third of the replicates: on the GPT
-  {pycode_ends}; on CIFAR-10 {cifar10_ends}; on MNIST {mnist_ends}; on the digits {digits_ends}.
+- MNIST was begun with other ranges, some not low enough; 966 runs were thrown away before a verdict was looked at.
+- AggMo has no weight decay here. Where a choice lay near an end of its range in more than a third of the replicates, the
+  study's full page says so: {near_ends} options, in {near_ends_in} of {studies} studies.
 
 ## What is missing
 
-| study | runs | minutes of an H200, estimated |
-|---|--:|--:|
-| `wikitext2-lstm@b420`, 4 processes | 384 | 20 to 28 |
-| CIFAR-10 again, higher learning rates | 384 | 11 |
-| ages and cosines of the GPT's eight arms | 24 | not timed |
-
 ```sh
+# WikiText-2, an LSTM: 384 runs, 17 to 23 minutes of an H200 (estimated)
 critgrad study run studies/memory-wikitext2.toml --device cuda --workers 4 --ledger memory-wikitext2.db
+# CIFAR-10 again, with higher learning rates: 384 runs, 11 minutes
 critgrad study run studies/memory-cifar10-higher.toml --device cuda --workers 9 --ledger memory-cifar10-higher.db
+# ages and cosines of the GPT's eight arms: 24 runs, not timed
 python benchmarks/memory_age.py studies/memory-pycode-gpt.toml --ledger studies/memory-pycode-gpt.db.xz \\
   --replicates 3 --device cuda
 ```
 
-Data, flags, and how to go on in several calls: `studies/README.md`. Every number comes from a published ledger; this
-gives the full page of a study, with every trial (the others alike):
+Data, flags, and how to go on in several calls: `studies/README.md`. Every number comes from a published ledger. The full
+page of a study, with every trial, and the ages:
 
 ```sh
-critgrad study report studies/memory-cifar10-resnet.toml --ledger studies/memory-cifar10-resnet.db.xz
+critgrad study report studies/memory-mnist.toml --ledger studies/memory-mnist.db.xz
 python benchmarks/memory_age.py studies/memory-mnist.toml --ledger studies/memory-mnist.db.xz --replicates 3 --every 100
 ```
 """
@@ -436,11 +458,11 @@ def answer_of(name: str) -> Answer:
 
 def write(out: Path) -> list[Path]:
     """Write the page and its figures; what was written."""
-    answers = {shown.file: answer_of(shown.file) for shown in SHOWN}
-    untried = {name: answer_of(f"untried/{name}") for name in UNTRIED}
-    require_words(answers | untried)
+    answers = {file: answer_of(file) for file in (*(shown.file for shown in SHOWN), *SCHEDULED)}
+    answers |= {name: answer_of(f"untried/{name}") for name in UNTRIED}
+    require_words(answers)
     aged = json.loads(AGES.read_text(encoding="utf-8"))
-    files = {PAGE: TEXT.format_map(values(answers, untried, aged))}
+    files = {PAGE: TEXT.format_map(values(answers, aged))}
     for shown in SHOWN:
         drawn = forest(answers[shown.file], shown)
         files |= {f"images/{shown.file}-{theme}.svg": drawn.svg(theme) for theme in THEMES}

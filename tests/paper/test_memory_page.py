@@ -33,7 +33,8 @@ def page() -> ModuleType:
 @pytest.fixture(scope="module")
 def answers(page: ModuleType) -> dict[str, Any]:
     folder = ROOT / "studies"
-    files = {shown.file: shown.file for shown in page.SHOWN} | {name: f"untried/{name}" for name in page.UNTRIED}
+    files = {file: file for file in (*(shown.file for shown in page.SHOWN), *page.SCHEDULED)}
+    files |= {name: f"untried/{name}" for name in page.UNTRIED}
     return {name: report(folder / f"{file}.toml", ledger=folder / f"{file}.db.xz") for name, file in files.items()}
 
 
@@ -48,7 +49,8 @@ def test_page_and_figures_are_exactly_what_the_command_writes(page: ModuleType, 
 
 def test_the_page_can_be_read_at_once() -> None:
     text = (ROOT / "docs" / "which-memory-helps.md").read_text(encoding="utf-8")
-    assert len(text.replace("|", " ").split()) <= 1800
+    seen = re.sub(r"<[^>]*>", " ", text)  # not what stands for a figure, in tags
+    assert len(seen.replace("|", " ").split()) <= 1800
     summary = text.split("-->\n\n")[1].split("\n\n")[0]
     assert summary.startswith("In short: **")
     assert len(summary.splitlines()) <= 5
@@ -65,7 +67,16 @@ def test_every_run_of_a_published_study_is_there_and_none_failed(page: ModuleTyp
         runs[file] = len({run.key for run in found})
         assert not answer.notes  # the files that were run are those that lie there
     studied = {"memory-pycode-gpt": 384, "memory-cifar10-resnet": 384, "memory-mnist": 1020, "memory-digits": 1020}
-    assert runs == {**studied, "digits": 210, "mnist": 144, "gpt": 180}
+    scheduled = {"memory-mnist-cosine": 384, "memory-digits-cosine": 480}
+    assert runs == {**studied, **scheduled, "digits": 210, "mnist": 144, "gpt": 180}
+
+
+def test_a_schedule_brings_more_on_mnist_than_any_optimizer_does_without(
+    page: ModuleType, answers: dict[str, Any]
+) -> None:
+    said = page.scheduled(answers)
+    gained = max(claim.difference for claim in answers["memory-mnist"].claims)
+    assert float(said["mnist_scheduled"]) - float(said["mnist_constant"]) > gained
 
 
 def test_readme_says_what_the_studies_found(page: ModuleType, answers: dict[str, Any]) -> None:
