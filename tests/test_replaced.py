@@ -113,6 +113,20 @@ def test_state_whose_storage_has_moved_is_found_again(name, how, fused):
             assert torch.equal(opt.state[a][key], other.state[b][key]), key
 
 
+@PATHS
+@pytest.mark.parametrize("name", BASES)
+def test_a_square_parameter_that_is_transposed_where_it_lies_trains_on_as_a_copy_would(name, fused):
+    """Its address and its shape stay."""
+    (ours,), (theirs,) = ([nn.Parameter(torch.arange(16.0).view(4, 4))] for _ in range(2))
+    opt, other = make(name, [ours], fused), make(name, [theirs], fused)
+    for number in range(8):
+        if number == 4:
+            ours.data, theirs.data = ours.data.t(), theirs.data.t().contiguous()
+        step(opt, [ours], number)
+        step(other, [theirs], number)
+    torch.testing.assert_close(ours, theirs)
+
+
 # -- other parameters, groups, states ------------------------------------------------------------------------------------
 
 

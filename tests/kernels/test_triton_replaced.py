@@ -53,6 +53,20 @@ def test_channels_last_in_mid_run(name):
 
 
 @pytest.mark.parametrize("name", CASES)
+def test_kernels_that_are_turned_round_where_they_lie(name):
+    """Their address and their shape stay; gradients that are negative views are read as what they show."""
+    (fused, ours), (plain, theirs) = begun(name)
+    for params in (ours, theirs):
+        params[0].data = params[0].data.transpose(2, 3)
+    stream = GradientStream(ours, seed=1)
+    for optimizer, params in ((fused, ours), (plain, theirs)):
+        stream.set(params, 0)
+        params[1].grad = torch._neg_view(-params[1].grad)
+        optimizer.step()
+    go_on_alike(fused, ours, plain, theirs)
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_a_checkpoint_in_another_order(name):
     (fused, ours), (plain, theirs) = begun(name)
     saved = copy.deepcopy(fused.state_dict())

@@ -93,6 +93,7 @@ class Prepared:
             ids,
             [param.requires_grad for param in params],
             list(map(Tensor.data_ptr, self._plain)),
+            list(map(Tensor.stride, self._plain)),  # p.data = p.data.t()
             list(map(id, ours)),
             [tensor.data_ptr() for tensor in ours if type(tensor) is Tensor],
         )
