@@ -242,7 +242,8 @@ class Engine:
         self.based = True
         for row, group in zip(self.group_table, self.groups):
             numbers = epilogue.numbers(group)
-            kind = " nesterov" if group.get("nesterov") else " momentum" if numbers["momentum"] != 0 else ""
+            nesterov = epilogue.family.name == "sgd" and group["nesterov"]
+            kind = "" if numbers["momentum"] == 0 else " nesterov" if nesterov else " momentum"
             row.family = _FAMILIES.index(epilogue.family.name + kind)
             row.maximize, row.decoupled = bool(group.get("maximize")), epilogue.decoupled(group)
             row.lr = float(group["lr"])
