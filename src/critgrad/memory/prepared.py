@@ -74,7 +74,7 @@ class Prepared:
                 known.update(mine)
         else:
             self.options, self._forms = options, self._forms + 1
-        self._kinds = [engines.kind(mine) for mine in options]
+        self._kinds = engines.kinds(options)
         self._raw = [self._read(group) for group in self.groups]
 
     def _look(self) -> tuple[Any, Any]:
