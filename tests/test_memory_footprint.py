@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
 import pytest
 import torch
@@ -57,6 +58,19 @@ def test_an_exact_memory(topC, native, monkeypatch):
     monkeypatch.setenv("CRITGRAD_NATIVE", native)
     peak, _ = measured({"topC": topC})
     assert peak <= allowed(topC, 4, sums=1, temporaries=1)
+
+
+@pytest.mark.parametrize("fused", [None, False])
+@pytest.mark.parametrize("aggr", ["mean", "fisher", "max"])
+def test_gradients_are_freed_with_zero_grad(aggr, fused):
+    params = parameters(SHAPES, torch.float32)
+    opt = critgrad.Adam_C(params, aggr=aggr, topC=2, fused=fused)
+    for t in range(3):
+        GradientStream(params).set(params, t)
+        opt.step()
+    held = [weakref.ref(p.grad) for p in params]
+    opt.zero_grad()
+    assert [ref() for ref in held] == [None] * len(params)
 
 
 def test_damping_keeps_no_sum():
