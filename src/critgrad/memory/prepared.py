@@ -80,7 +80,7 @@ class Prepared:
     def _look(self) -> tuple[Any, Any]:
         """What stores are made for, and beside it what engines are chosen by: of tensors who they are, and where."""
         params, (epilogue, only_torch) = self.params(), self._given
-        held = [self.state, *self.state.values()]
+        held = [self.state, *(mine for mine in self.state.values() if isinstance(mine, dict))]  # not a count of steps
         held += [each for group in self.groups for each in (group, *group["params"])]  # who is in which group, too
         ids = list(map(id, held))
         if ids != self._ids:
