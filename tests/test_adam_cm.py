@@ -141,6 +141,29 @@ def test_nothing_of_the_aggregate_goes_back_into_the_momentum():
         assert not torch.equal(with_memory.state[p]["exp_avg_sq"], without.state[q]["exp_avg_sq"])
 
 
+def test_complex_parameters_are_pairs_of_real_ones():
+    real = parameters(((3, 4, 2), (2,)))
+    ours = [torch.nn.Parameter(torch.view_as_complex(p.detach().clone())) for p in real]
+    optimizer, other = Adam_CM(ours, lr=0.1, topC=2), Adam_CM(real, lr=0.1, topC=2)
+    for t in range(8):
+        GradientStream(real).set(real, t)
+        for p, q in zip(ours, real):
+            p.grad = torch.view_as_complex(q.grad.clone())
+        optimizer.step()
+        other.step()
+    assert_close([torch.view_as_real(p.detach()) for p in ours], real)
+
+
+def test_sparse_gradients_are_refused_before_anything_changed():
+    other, table = torch.nn.Parameter(torch.ones(2)), torch.nn.Embedding(5, 3, sparse=True)
+    optimizer = Adam_CM([other, table.weight])
+    other.grad = torch.ones(2)
+    table(torch.tensor([1, 2])).sum().backward()
+    with pytest.raises(RuntimeError, match=r"does not support sparse gradients.*sparse=False"):
+        optimizer.step()
+    assert not optimizer.state
+
+
 def test_gradients_are_not_written():
     params = parameters(SHAPES)
     optimizer = Adam_CM(params)

@@ -302,7 +302,9 @@ def test_a_number_in_a_wide_memory_is_not_rounded_to_single_precision(form):
     ones = [torch.ones_like(p) for p in params]
     memory = Memory(params, topC=1, decay=1.0)
     for priority in (1.0, 1.0 + 1e-12, 1e100):
-        memory.step(ones, priority=torch.tensor(priority, dtype=torch.float64) if form is torch.tensor else form(priority))
+        memory.step(
+            ones, priority=torch.tensor(priority, dtype=torch.float64) if form is torch.tensor else form(priority)
+        )
         assert memory.state[params[0]]["critical_priority"].item() == priority
 
 

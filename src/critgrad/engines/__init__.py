@@ -65,7 +65,9 @@ def _chosen(store: Store, epilogue: Any, only_torch: bool) -> tuple[Any, Any, st
 def kinds(options: Sequence[dict[str, Any]]) -> Any:
     """What of the groups' options engines are chosen by; of aggregations that every engine knows, no more than that."""
     aggregations = [aggregation_of(mine["aggr"]) for mine in options]
-    shared = [mine["topC"] > 0 and mine["scope"] == "global" and each.damps for mine, each in zip(options, aggregations)]
+    shared = [
+        mine["topC"] > 0 and mine["scope"] == "global" and each.damps for mine, each in zip(options, aggregations)
+    ]
     ways = {(mine["rho"], mine["kappa"]) for mine, together in zip(options, shared) if together}  # Triton knows one
     return len(ways) > 1, [type(each) if isinstance(each, Linear) or each.damps else each for each in aggregations]
 
