@@ -14,6 +14,7 @@ from memory_helpers import RankedMemory, in_pieces, long_vector
 
 import critgrad
 from critgrad import Adam_CM
+from critgrad.memory import policies
 
 SHAPES = ((3, 4), (5,), ())
 
@@ -279,6 +280,24 @@ def test_a_checkpoint_may_call_its_parameters_otherwise(name):
         for key, value in optimizer.state[p].items():
             assert torch.equal(value, other.state[q][key]), key
             assert value.dtype == other.state[q][key].dtype, key
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, by_pickle])
+def test_a_copy_saves_and_loads_before_its_first_step_as_after_it(copied):
+    params = parameters(SHAPES, torch.bfloat16)
+    policy = critgrad.Policy("mine", policies.always, policies.oldest)
+    optimizer = Adam_CM(params, lr=0.05, topC=3, policy=policy)
+    drive([(params, optimizer)], 5)
+    saved = copy.deepcopy(optimizer.state_dict())
+    other = copied(optimizer)
+    assert other.state_dict()["param_groups"][0]["policy"] == "mine"
+    other.load_state_dict(saved)
+    (group,) = other.param_groups
+    for i, p in enumerate(group["params"]):
+        for key, value in saved["state"][i].items():
+            assert other.state[p][key].dtype == value.dtype, key
+    drive([(params, optimizer), (group["params"], other)], 3, 5)
+    assert_same_bits(group["params"], params)
 
 
 def test_a_scheduler_sets_the_learning_rate():
