@@ -165,6 +165,19 @@ def test_a_group_may_have_options_of_another_base_as_in_torch(name, options):
     assert_close(*results, rtol=1e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("name", ["AdamW_C", "NAdam_F"])
+def test_the_steps_of_an_empty_parameter_are_counted_as_in_torch(name):
+    counted = []
+    for fused in (True, False):
+        params = parameters(((0, 4), (3,)), torch.float32)
+        opt = optimizer(name, params, fused)
+        run(opt, params, GradientStream(params), 4)
+        params[0].grad = None
+        opt.step()
+        counted += [[opt.state[p][key] for p in params for key in ("step", "mu_product") if key in opt.state[p]]]
+    assert_close(*counted, rtol=1e-6)
+
+
 def test_threads_do_not_change_a_bit():
     results = []
     threads = torch.get_num_threads()
