@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
+from weakref import proxy
 
 import torch
 from torch import Tensor
@@ -88,7 +89,7 @@ class Epilogue:
     """What an engine needs to know to make the update of an optimizer's base: options, state tensors, where they lie."""
 
     def __init__(self, optimizer: WithMemory) -> None:
-        self.optimizer = optimizer
+        self.optimizer = proxy(optimizer)  # which has this: together only Python's collector would find them
         self.base = optimizer._critical_base
         self.base_name = "an optimizer that is wrapped" if self.base is Optimizer else self.base.__name__
         self.family = family_of(self.base)

@@ -6,7 +6,7 @@ option whose value alone has changed is read; for anything else stores are made 
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from operator import itemgetter
 from typing import Any, cast
 
@@ -101,16 +101,21 @@ class Prepared:
         return (self._forms, tensors), (only_torch, self._kinds, epilogue.places(self._states) if takes else None)
 
     def _prepare(self) -> None:
-        self._replayed += [store.engine for store in self.ready_stores if getattr(store.engine, "captured", None)]
+        before = self.ready_stores
+        self._replayed += [store.engine for store in before if getattr(store.engine, "captured", None)]
         if self._seen is None or self._look()[0] != self._seen[0]:
             self._raw = self._seen = None
             self._read_options()
             with torch.no_grad():
                 self.ready_stores = making.make_stores(self, *self._given)
+            _let_go(before)
             self.outside = {*self.params()} - {part.param for store in self.ready_stores for part in store.parts}
         for store in self.ready_stores:
             engines.choose(store, *self._given)
         self._seen = self._look()
+
+    def __del__(self) -> None:
+        _let_go(self.__dict__.get("ready_stores", ()))
 
     @_without_dynamo
     def attach(self) -> None:
@@ -153,6 +158,12 @@ class Prepared:
                     f"{part.param.dtype} and shape {tuple(part.layout.shape)} on {part.device}"
                 )
         return mine
+
+
+def _let_go(stores: Iterable[Store]) -> None:
+    """Stores that nobody uses any more are freed at once: they and their engines know each other."""
+    for store in stores:
+        store.engine = None
 
 
 def run(
