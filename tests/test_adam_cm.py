@@ -14,6 +14,7 @@ from memory_helpers import RankedMemory, in_pieces, long_vector
 
 import critgrad
 from critgrad import Adam_CM
+from critgrad.memory import policies
 
 SHAPES = ((3, 4), (5,), ())
 
@@ -141,6 +142,29 @@ def test_nothing_of_the_aggregate_goes_back_into_the_momentum():
         assert not torch.equal(with_memory.state[p]["exp_avg_sq"], without.state[q]["exp_avg_sq"])
 
 
+def test_complex_parameters_are_pairs_of_real_ones():
+    real = parameters(((3, 4, 2), (2,)))
+    ours = [torch.nn.Parameter(torch.view_as_complex(p.detach().clone())) for p in real]
+    optimizer, other = Adam_CM(ours, lr=0.1, topC=2), Adam_CM(real, lr=0.1, topC=2)
+    for t in range(8):
+        GradientStream(real).set(real, t)
+        for p, q in zip(ours, real):
+            p.grad = torch.view_as_complex(q.grad.clone())
+        optimizer.step()
+        other.step()
+    assert_close([torch.view_as_real(p.detach()) for p in ours], real)
+
+
+def test_sparse_gradients_are_refused_before_anything_changed():
+    other, table = torch.nn.Parameter(torch.ones(2)), torch.nn.Embedding(5, 3, sparse=True)
+    optimizer = Adam_CM([other, table.weight])
+    other.grad = torch.ones(2)
+    table(torch.tensor([1, 2])).sum().backward()
+    with pytest.raises(RuntimeError, match=r"does not support sparse gradients.*sparse=False"):
+        optimizer.step()
+    assert not optimizer.state
+
+
 def test_gradients_are_not_written():
     params = parameters(SHAPES)
     optimizer = Adam_CM(params)
@@ -256,6 +280,24 @@ def test_a_checkpoint_may_call_its_parameters_otherwise(name):
         for key, value in optimizer.state[p].items():
             assert torch.equal(value, other.state[q][key]), key
             assert value.dtype == other.state[q][key].dtype, key
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, by_pickle])
+def test_a_copy_saves_and_loads_before_its_first_step_as_after_it(copied):
+    params = parameters(SHAPES, torch.bfloat16)
+    policy = critgrad.Policy("mine", policies.always, policies.oldest)
+    optimizer = Adam_CM(params, lr=0.05, topC=3, policy=policy)
+    drive([(params, optimizer)], 5)
+    saved = copy.deepcopy(optimizer.state_dict())
+    other = copied(optimizer)
+    assert other.state_dict()["param_groups"][0]["policy"] == "mine"
+    other.load_state_dict(saved)
+    (group,) = other.param_groups
+    for i, p in enumerate(group["params"]):
+        for key, value in saved["state"][i].items():
+            assert other.state[p][key].dtype == value.dtype, key
+    drive([(params, optimizer), (group["params"], other)], 3, 5)
+    assert_same_bits(group["params"], params)
 
 
 def test_a_scheduler_sets_the_learning_rate():

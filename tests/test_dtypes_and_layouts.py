@@ -9,6 +9,7 @@ from helpers import (
     ALL_AGGREGATIONS,
     GradientStream,
     assert_close,
+    assert_same_bits,
     parameters,
     run,
 )
@@ -63,6 +64,22 @@ def test_conjugate_gradients():
         a.step()
         b.step()
     assert torch.equal(weight, other)
+
+
+@pytest.mark.parametrize("fused", [None, False])
+def test_a_gradient_that_is_a_negative_view_is_read_as_what_it_shows(fused):
+    """Autograd leaves one for a single value that becomes the imaginary part of a conjugate."""
+    ours, theirs = (torch.nn.Parameter(torch.tensor(1.0)) for _ in range(2))
+    opt, other = critgrad.Adam_C([ours], lr=0.1, fused=fused), critgrad.Adam_C([theirs], lr=0.1, fused=False)
+    for t in range(4):
+        opt.zero_grad()
+        (torch.complex(torch.tensor(2.0), ours).conj() * complex(t, 3)).real.backward()
+        assert ours.grad.is_neg()
+        theirs.grad = ours.grad.resolve_neg()
+        opt.step()
+        other.step()
+    torch.testing.assert_close(ours, theirs)
+    assert_same_bits([opt.state[ours]["critical_slots"]], [other.state[theirs]["critical_slots"]])
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -8,6 +8,7 @@ import math
 import os
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from helpers import ALL_AGGREGATIONS, ALL_POLICIES, GradientStream, assert_same_bits, parameters
@@ -293,6 +294,18 @@ def test_whole_numbers_and_one_number_in_a_list_are_priorities(dtype):
     for priority in (2, torch.tensor([3]), [4.0]):
         memory.step(ones, priority=priority)
     assert memory.state[params[0]]["critical_priority"].tolist() == [2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize("form", [float, np.float64, torch.tensor])
+def test_a_number_in_a_wide_memory_is_not_rounded_to_single_precision(form):
+    params = parameters(SHAPES, torch.float64)
+    ones = [torch.ones_like(p) for p in params]
+    memory = Memory(params, topC=1, decay=1.0)
+    for priority in (1.0, 1.0 + 1e-12, 1e100):
+        memory.step(
+            ones, priority=torch.tensor(priority, dtype=torch.float64) if form is torch.tensor else form(priority)
+        )
+        assert memory.state[params[0]]["critical_priority"].item() == priority
 
 
 @pytest.mark.parametrize("form", ["list", "tensor", "list of tensors"])

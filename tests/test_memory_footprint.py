@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import weakref
 
 import pytest
 import torch
@@ -59,6 +61,19 @@ def test_an_exact_memory(topC, native, monkeypatch):
     assert peak <= allowed(topC, 4, sums=1, temporaries=1)
 
 
+@pytest.mark.parametrize("fused", [None, False])
+@pytest.mark.parametrize("aggr", ["mean", "fisher", "max"])
+def test_gradients_are_freed_with_zero_grad(aggr, fused):
+    params = parameters(SHAPES, torch.float32)
+    opt = critgrad.Adam_C(params, aggr=aggr, topC=2, fused=fused)
+    for t in range(3):
+        GradientStream(params).set(params, t)
+        opt.step()
+    held = [weakref.ref(p.grad) for p in params]
+    opt.zero_grad()
+    assert [ref() for ref in held] == [None] * len(params)
+
+
 def test_damping_keeps_no_sum():
     peak, _ = measured({"topC": 5, "aggr": "fisher"})
     assert peak <= allowed(5, 4, sums=0, temporaries=1)
@@ -81,3 +96,41 @@ def test_the_measure_sees_a_temporary_too_many(monkeypatch):
     assert extra >= 4 * VALUES
     assert rest < extra
     assert base + extra > allowed(5, 4, sums=1, temporaries=1)
+
+
+@pytest.fixture
+def no_collector():
+    torch.optim.SGD([torch.zeros(1)], lr=0.1)  # torch itself keeps the first one: it loads its compiler then
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+MAKERS = {
+    "fastest": critgrad.Adam_C,
+    "plain": lambda params: critgrad.Adam_C(params, fused=False),
+    "damping": critgrad.Adam_F,
+    "wrapper": lambda params: critgrad.CriticalGradients(torch.optim.RAdam(params)),
+    "Adam_CM": critgrad.Adam_CM,
+}
+
+
+@pytest.mark.parametrize("what", ["deleted", "loaded", "another topC"])
+@pytest.mark.parametrize("maker", MAKERS)
+def test_what_was_held_is_freed_at_once_as_in_torch(maker, what, no_collector):
+    params = parameters(((30, 4), (5,)), torch.float32)
+    optimizer = MAKERS[maker](params)
+    for t in range(3):
+        GradientStream(params).set(params, t)
+        optimizer.step()
+    held = [weakref.ref(optimizer.state[p]["critical_slots"]) for p in params]
+    if what == "deleted":
+        del optimizer
+    elif what == "loaded":
+        optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    else:
+        optimizer.param_groups[0]["topC"] = 3
+    if what != "deleted":
+        optimizer.step()
+    assert [ref() for ref in held] == [None] * len(params)

@@ -128,6 +128,56 @@ def test_more_than_one_group_and_a_learning_rate_that_changes():
     assert_close(*results, rtol=1e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("name", ["SGD_C", "RMSprop_C"])
+def test_a_momentum_that_is_turned_off_and_on_again(name):
+    """With Nesterov's there is no buffer to read while it is off."""
+    results = []
+    for fused in (True, False):
+        params = parameters(SHAPES, torch.float32)
+        opt = optimizer(name, params, fused, momentum=0.9, **({"nesterov": True} if name == "SGD_C" else {}))
+        for t in range(9):
+            opt.param_groups[0]["momentum"] = 0.0 if 3 <= t < 6 else 0.9
+            GradientStream(params).set(params, t)
+            opt.step()
+        assert is_native(opt) == fused
+        results.append(params)
+    assert_close(*results, rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("SGD_C", {"betas": (0.9, 0.5), "alpha": 0.5, "decoupled_weight_decay": True}),
+        ("RMSprop_C", {"betas": (0.9, 0.5), "decoupled_weight_decay": True}),
+        ("RMSprop_C", {"momentum": 0.9, "nesterov": True}),
+        ("AdamW_C", {"momentum": 0.9, "nesterov": True, "alpha": 0.5}),
+        ("NAdam_C", {"momentum": 0.9, "nesterov": True}),
+    ],
+)
+def test_a_group_may_have_options_of_another_base_as_in_torch(name, options):
+    results = []
+    for fused in (True, False):
+        params = parameters(SHAPES, torch.float32)
+        opt = optimizer(name, [{"params": params, **options}], fused, weight_decay=0.1)
+        run(opt, params, GradientStream(params), 6)
+        assert is_native(opt) == fused
+        results.append(params)
+    assert_close(*results, rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["AdamW_C", "NAdam_F"])
+def test_the_steps_of_an_empty_parameter_are_counted_as_in_torch(name):
+    counted = []
+    for fused in (True, False):
+        params = parameters(((0, 4), (3,)), torch.float32)
+        opt = optimizer(name, params, fused)
+        run(opt, params, GradientStream(params), 4)
+        params[0].grad = None
+        opt.step()
+        counted += [[opt.state[p][key] for p in params for key in ("step", "mu_product") if key in opt.state[p]]]
+    assert_close(*counted, rtol=1e-6)
+
+
 def test_threads_do_not_change_a_bit():
     results = []
     threads = torch.get_num_threads()

@@ -426,3 +426,13 @@ def test_whoever_asks_for_coarser_matrix_products_gets_the_same_memory(ask):
     finally:
         torch.set_float32_matmul_precision("highest")
     assert_close(ours, theirs, rtol=2e-6, atol=3e-7)
+
+
+@pytest.mark.parametrize("memory_dtype", [None, "bfloat16"])
+def test_a_step_within_autocast_is_the_step_without(memory_dtype):
+    ours, theirs = (parameters(((300, 200), (7,)), torch.float32) for _ in range(2))
+    options = {"lr": 0.1, "topC": 4, "aggr": "fisher", "rho": 0.01, "memory_dtype": memory_dtype}
+    steps(critgrad.SGD_C(theirs, **options), theirs, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        steps(critgrad.SGD_C(ours, **options), ours, 8)
+    assert_close(ours, theirs, rtol=2e-6, atol=3e-7)

@@ -113,6 +113,20 @@ def test_state_whose_storage_has_moved_is_found_again(name, how, fused):
             assert torch.equal(opt.state[a][key], other.state[b][key]), key
 
 
+@PATHS
+@pytest.mark.parametrize("name", BASES)
+def test_a_square_parameter_that_is_transposed_where_it_lies_trains_on_as_a_copy_would(name, fused):
+    """Its address and its shape stay."""
+    (ours,), (theirs,) = ([nn.Parameter(torch.arange(16.0).view(4, 4))] for _ in range(2))
+    opt, other = make(name, [ours], fused), make(name, [theirs], fused)
+    for number in range(8):
+        if number == 4:
+            ours.data, theirs.data = ours.data.t(), theirs.data.t().contiguous()
+        step(opt, [ours], number)
+        step(other, [theirs], number)
+    torch.testing.assert_close(ours, theirs)
+
+
 # -- other parameters, groups, states ------------------------------------------------------------------------------------
 
 
@@ -132,6 +146,22 @@ def test_a_parameter_that_takes_anothers_place_is_trained_and_joins_the_memory(f
     assert not torch.equal(new, torch.ones(3))
     assert opt.state[new][m.SLOTS].any()
     assert critgrad.inspect(opt).memories[0].live == 5
+
+
+@pytest.mark.parametrize("how", ["a group", "a checkpoint"])
+def test_what_the_optimizer_inside_a_wrapper_was_given_gets_the_options_of_the_wrapper(how):
+    a, b = weights(3, 3)
+    inner = torch.optim.RAdam([a], lr=0.1)
+    plain = inner.state_dict()
+    opt = critgrad.CriticalGradients(inner, topC=2)
+    step(opt, [a])
+    if how == "a group":
+        inner.add_param_group({"params": [b]})
+    else:
+        inner.load_state_dict(plain)
+    step(opt, [a, b], 1)
+    assert [group["topC"] for group in opt.param_groups] == [2] * len(inner.param_groups)
+    assert critgrad.inspect(opt).memories[0].live == (2 if how == "a group" else 1)
 
 
 @PATHS
@@ -204,6 +234,35 @@ def test_a_parameter_at_a_border_of_groups_that_changes_sides_is_noticed(scope, 
     assert torch.equal(last, before[1])
     together = {"global": [3], "group": [2, 1], "tensor": [2, 1]}[scope]
     assert [len(store.parts) for store in opt._critical_memory().ready_stores] == together
+
+
+class Counting(torch.optim.Optimizer):
+    """A base that keeps something else than the state of parameters in its state."""
+
+    def __init__(self, params, lr=0.1):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        self.state["steps"] = (self.state["steps"] or 1000) + 1
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.sub_(p.grad, alpha=group["lr"])
+
+
+@pytest.mark.parametrize("make", [critgrad.critical(Counting), lambda p: critgrad.CriticalGradients(Counting(p))])
+def test_a_base_may_count_its_steps_in_the_state_and_nothing_is_made_anew_for_it(make):
+    (a,) = weights(3)
+    opt = make([a])
+    stores = []
+    for number in range(4):
+        step(opt, [a], number)
+        stores.append(opt._critical_memory().ready_stores[0])
+    assert opt.state["steps"] == 1004
+    assert stores[-1] is stores[-2]
+    opt.load_state_dict(copy.deepcopy(opt.state_dict()))
+    step(opt, [a], 4)
+    assert critgrad.inspect(opt).memories[0].live == 5
 
 
 # -- out of the memory ---------------------------------------------------------------------------------------------------

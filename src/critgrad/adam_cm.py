@@ -84,6 +84,10 @@ class Adam_CM(Optimizer):
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_lost_group": self._lost_group or self._process_group is not None}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        _ = self.memory  # which follows state_dict and load_state_dict, also of a copy that has not made a step yet
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Perform one step."""
@@ -91,6 +95,9 @@ class Adam_CM(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        grads = [p.grad for group in self.param_groups for p in group["params"]]
+        if any(g is not None and g.layout is not torch.strided for g in grads):
+            raise RuntimeError("Adam_CM does not support sparse gradients: use a dense embedding (sparse=False)")
         momenta: list[Tensor | None] = []
         for group in self.param_groups:
             for p in group["params"]:
@@ -135,6 +142,10 @@ class Adam_CM(Optimizer):
         states = [self.state[p] for p in params]
         steps = [state["step"].item() for state in states]
         v = [state["exp_avg_sq"] for state in states]
+        # Complex numbers are pairs of real ones, as in torch's Adam.
+        params, aggregates, v = (
+            [torch.view_as_real(t) if t.is_complex() else t for t in each] for each in (params, aggregates, v)
+        )
         torch._foreach_mul_(v, beta2)
         torch._foreach_addcmul_(v, aggregates, aggregates, 1 - beta2)
         size = torch._foreach_sqrt(v)

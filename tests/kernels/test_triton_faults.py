@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import GradientStream, parameters
+from helpers import GradientStream, assert_close, parameters, run
 
 import critgrad
 from critgrad.engines.triton import launch
@@ -137,3 +137,20 @@ def test_a_policys_slot_is_clamped_into_the_table_where_it_cannot_be_looked_at()
         return
     params, optimizer = make(policy=Policy("wrong", always, lambda t: t.t * 0 + 99))
     assert steps(params, optimizer).memories[0].last_slot == 2
+
+
+@pytest.mark.parametrize("option", ["rho", "kappa"])
+def test_groups_that_damp_in_two_ways_from_some_step_on_are_declined_and_right(option, monkeypatch):
+    monkeypatch.setenv("CRITGRAD_NATIVE", "0")
+    results = []
+    for fused in (None, False):
+        params = parameters(dtype=torch.float32, device=device)
+        opt = critgrad.Adam_F([{"params": params[:2]}, {"params": params[2:]}], lr=0.02, topC=3, fused=fused)
+        engines = []
+        for t in range(9):
+            opt.param_groups[1][option] = {"rho": 0.3, "kappa": 1.0}[option] if not 3 <= t < 6 else 0.01
+            run(opt, params, GradientStream(params), 1, start=t)
+            engines.append(critgrad.inspect(opt).engine)
+        assert engines == (["triton"] * 3 + ["torch"] * 3 + ["triton"] * 3 if fused is None else ["torch"] * 9)
+        results.append(params)
+    assert_close(*results, rtol=2e-4, atol=2e-5)

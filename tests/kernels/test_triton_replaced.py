@@ -53,6 +53,35 @@ def test_channels_last_in_mid_run(name):
 
 
 @pytest.mark.parametrize("name", CASES)
+def test_kernels_that_are_turned_round_where_they_lie(name):
+    """Their address and their shape stay; gradients that are negative views are read as what they show."""
+    (fused, ours), (plain, theirs) = begun(name)
+    for params in (ours, theirs):
+        params[0].data = params[0].data.transpose(2, 3)
+    stream = GradientStream(ours, seed=1)
+    for optimizer, params in ((fused, ours), (plain, theirs)):
+        stream.set(params, 0)
+        params[1].grad = torch._neg_view(-params[1].grad)
+        optimizer.step()
+    go_on_alike(fused, ours, plain, theirs)
+
+
+@pytest.mark.parametrize("shapes", [((0, 4), (5,)), ((5,), (0,)), ((0,),)])
+@pytest.mark.parametrize("name", CASES)
+def test_the_steps_of_an_empty_tensor_are_counted_as_in_torch(name, shapes):
+    """Such as a shard may be: a checkpoint takes the count of whichever rank."""
+    cls, base, options = CASES[name]
+    counted = []
+    for optimizer, params in pair(cls, base, shapes=shapes, **options):
+        run(optimizer, params, GradientStream(params), 4)
+        params[0].grad = None
+        optimizer.step()
+        keys = ("step", "mu_product")
+        counted += [[float(optimizer.state[p][key]) for p in params for key in keys if key in optimizer.state[p]]]
+    assert counted[0] == pytest.approx(counted[1], rel=1e-6)
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_a_checkpoint_in_another_order(name):
     (fused, ours), (plain, theirs) = begun(name)
     saved = copy.deepcopy(fused.state_dict())

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
+from weakref import proxy
 
 import torch
 from torch import Tensor
@@ -56,7 +57,7 @@ FAMILIES = (
     Family(
         "rmsprop",
         (torch.optim.RMSprop,),
-        lambda group: ("square_avg", "momentum_buffer") if group["momentum"] > 0 else ("square_avg",),
+        lambda group: ("square_avg", "momentum_buffer") if group["momentum"] != 0 else ("square_avg",),
         ("alpha", "eps", "momentum", "weight_decay"),
         (("step", 0.0),),
         must_be_off=("centered",),
@@ -88,7 +89,7 @@ class Epilogue:
     """What an engine needs to know to make the update of an optimizer's base: options, state tensors, where they lie."""
 
     def __init__(self, optimizer: WithMemory) -> None:
-        self.optimizer = optimizer
+        self.optimizer = proxy(optimizer)  # which has this: together only Python's collector would find them
         self.base = optimizer._critical_base
         self.base_name = "an optimizer that is wrapped" if self.base is Optimizer else self.base.__name__
         self.family = family_of(self.base)
@@ -157,14 +158,17 @@ class Epilogue:
 
     def numbers(self, group: Group) -> dict[str, float]:
         """The numbers of a group's update by name, the learning rate apart (it may be a tensor)."""
+        assert self.family is not None
         names = ("momentum", "weight_decay", "alpha", "eps", "momentum_decay")
-        found = {name: float(group[name]) for name in names if name in group}
-        beta1, beta2 = group.get("betas", (0.0, found.get("alpha", 0.0)))
+        known = self.family.numbers  # a group may have those of another base beside them
+        found = {name: float(group[name]) for name in names if name in known}
+        beta1, beta2 = group["betas"] if "betas" in known else (0.0, found.get("alpha", 0.0))
         return {**dict.fromkeys(names, 0.0), **found, "beta1": beta1, "beta2": beta2}
 
     def decoupled(self, group: Group) -> bool:
         """Whether weights decay by themselves (AdamW, or NAdam if asked to) instead of through the gradient."""
-        return bool(group.get("decoupled_weight_decay", self.base is torch.optim.AdamW))
+        known = "decoupled_weight_decay" in self.optimizer.defaults
+        return bool(group["decoupled_weight_decay"] if known else self.base is torch.optim.AdamW)
 
 
 def _lies_alike(buffer: Tensor, param: Tensor) -> bool:

@@ -30,6 +30,9 @@ class Critical(WithMemory):
             self._critical_parts = memory, Epilogue(self)
         memory, epilogue = self._critical_parts
         memory.groups, memory.state = self.param_groups, self.state
+        for group in self.param_groups:
+            if memory.keys["topC"] not in group:  # the optimizer that is wrapped was given it, or has loaded it
+                group.update({key: self.defaults[key] for key in memory.keys.values()})
         plain = any(group.get("fused") is False for group in self.param_groups) or self.defaults.get("differentiable")
         memory.ready(epilogue if not plain else None, only_torch=bool(plain))
         return memory
@@ -96,7 +99,8 @@ class Critical(WithMemory):
                     part.param.grad = part.layout.copy(g) if d is None else d
         for param, state in list(self.state.items()):
             # NOTE [only ours]: Adam and others set their state up only when they find none at all.
-            if next(iter(state), SLOTS) in KEYS and torch.is_tensor(param) and all(key in KEYS for key in state):
+            # (Under other keys than parameters a base may keep what it likes: a count of its steps, say.)
+            if torch.is_tensor(param) and next(iter(state), SLOTS) in KEYS and all(key in KEYS for key in state):
                 hidden.append((param, self.state.pop(param)))
         try:
             yield

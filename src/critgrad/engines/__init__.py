@@ -9,6 +9,7 @@ Environment: ``CRITGRAD_ENGINE=torch`` (or ``native``, ``triton``) allows that o
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -61,10 +62,14 @@ def _chosen(store: Store, epilogue: Any, only_torch: bool) -> tuple[Any, Any, st
     return TorchOps, None, "; ".join(reasons) or f"there are no kernels for parameters on {store.device.type}"
 
 
-def kind(options: dict[str, Any]) -> Any:
-    """What of the options engines are chosen by; of aggregations that every engine knows, no more than that."""
-    aggregation = aggregation_of(options["aggr"])
-    return type(aggregation) if isinstance(aggregation, Linear) or aggregation.damps else aggregation
+def kinds(options: Sequence[dict[str, Any]]) -> Any:
+    """What of the groups' options engines are chosen by; of aggregations that every engine knows, no more than that."""
+    aggregations = [aggregation_of(mine["aggr"]) for mine in options]
+    shared = [
+        mine["topC"] > 0 and mine["scope"] == "global" and each.damps for mine, each in zip(options, aggregations)
+    ]
+    ways = {(mine["rho"], mine["kappa"]) for mine, together in zip(options, shared) if together}  # Triton knows one
+    return len(ways) > 1, [type(each) if isinstance(each, Linear) or each.damps else each for each in aggregations]
 
 
 def wants_one_buffer(store: Store, epilogue: Any, only_torch: bool) -> bool:

@@ -16,6 +16,8 @@ DEVICE_PIECE = 1 << 23  # of products with all slots: few launches; what is summ
 
 def may_round_products(device: torch.device) -> bool:
     """Whether matrix products of single precision may be computed in less there (TF32, bfloat16): somebody has asked for it."""
+    if torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type):
+        return True  # a step within torch.autocast
     library = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
     # Who asks in torch's newer way (since 2.9) makes the older question an error, which is all that dynamo knows.
     newer = None if torch.compiler.is_compiling() else getattr(library, "matmul", None)

@@ -52,7 +52,9 @@ class TorchOps:
         # Slots in host memory cannot be reached by an index on the device: then the decision is waited for.
         offloaded = any(part.offloaded for part in store.parts)
         self.host = not torch.compiler.is_compiling() and (on_host(store.born) or offloaded)
-        self.g = [flats[b.number] if len(b.parts) == 1 else unseen.joined(b, flats) for b in store.blocks]
+        self.g: list[Tensor | None] = [
+            flats[b.number] if len(b.parts) == 1 else unseen.joined(b, flats) for b in store.blocks
+        ]
         return measure(store, self.g)
 
     def decide(self, sums: Tensor, priority: Tensor | None) -> None:
@@ -108,6 +110,7 @@ class TorchOps:
                 self._visit(block, g, d, k, *weights)
         if offer:
             self._offer()
+        self.g = []  # views: zero_grad() is to free the gradients
         return out
 
     def _visit(self, block: Block, g: Any, d: Any, k: int | None, scale: Tensor, share: Tensor, picked: Any) -> None:

@@ -58,7 +58,9 @@ class Layout:
     def ordered(self, tensor: Tensor) -> Tensor:
         """A local tensor whose storage can be read in the parameter's order; a copy only where its own differs."""
         alike = tensor.is_contiguous() if self.contiguous else same_strides(self.shape, tensor.stride(), self.strides)
-        return tensor if alike and type(tensor) is Tensor else self.flat(tensor.detach()).contiguous()
+        if alike and type(tensor) is Tensor and not tensor.is_neg():
+            return tensor
+        return self.flat(tensor.detach().resolve_neg()).contiguous()
 
     def flat_rows(self, tensor: Tensor) -> Tensor:
         """The same for a tensor with leading slots, made by ``empty(..., leading=C)``: ``(C, length)``."""

@@ -115,7 +115,9 @@ class Memory(Prepared):
         """One for each row of a store's tables."""
         if priority is None:
             return None
-        given = torch.as_tensor(priority, device=store.device).detach()
+        # Python's numbers would become single ones, and the tables may be wider.
+        dtype = priority.dtype if torch.is_tensor(priority) else store.dtype
+        given = torch.as_tensor(priority, dtype=dtype, device=store.device).detach()
         if not store.by_tensor:
             if given.numel() != 1:
                 raise ValueError(f"Invalid priority: {given.numel()} numbers, expected one")

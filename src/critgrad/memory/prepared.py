@@ -6,7 +6,7 @@ option whose value alone has changed is read; for anything else stores are made 
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from operator import itemgetter
 from typing import Any, cast
 
@@ -74,13 +74,13 @@ class Prepared:
                 known.update(mine)
         else:
             self.options, self._forms = options, self._forms + 1
-        self._kinds = [engines.kind(mine) for mine in options]
+        self._kinds = engines.kinds(options)
         self._raw = [self._read(group) for group in self.groups]
 
     def _look(self) -> tuple[Any, Any]:
         """What stores are made for, and beside it what engines are chosen by: of tensors who they are, and where."""
         params, (epilogue, only_torch) = self.params(), self._given
-        held = [self.state, *self.state.values()]
+        held = [self.state, *(mine for mine in self.state.values() if isinstance(mine, dict))]  # not a count of steps
         held += [each for group in self.groups for each in (group, *group["params"])]  # who is in which group, too
         ids = list(map(id, held))
         if ids != self._ids:
@@ -93,6 +93,7 @@ class Prepared:
             ids,
             [param.requires_grad for param in params],
             list(map(Tensor.data_ptr, self._plain)),
+            list(map(Tensor.stride, self._plain)),  # p.data = p.data.t()
             list(map(id, ours)),
             [tensor.data_ptr() for tensor in ours if type(tensor) is Tensor],
         )
@@ -100,16 +101,21 @@ class Prepared:
         return (self._forms, tensors), (only_torch, self._kinds, epilogue.places(self._states) if takes else None)
 
     def _prepare(self) -> None:
-        self._replayed += [store.engine for store in self.ready_stores if getattr(store.engine, "captured", None)]
+        before = self.ready_stores
+        self._replayed += [store.engine for store in before if getattr(store.engine, "captured", None)]
         if self._seen is None or self._look()[0] != self._seen[0]:
             self._raw = self._seen = None
             self._read_options()
             with torch.no_grad():
                 self.ready_stores = making.make_stores(self, *self._given)
+            _let_go(before)
             self.outside = {*self.params()} - {part.param for store in self.ready_stores for part in store.parts}
         for store in self.ready_stores:
             engines.choose(store, *self._given)
         self._seen = self._look()
+
+    def __del__(self) -> None:
+        _let_go(self.__dict__.get("ready_stores", ()))
 
     @_without_dynamo
     def attach(self) -> None:
@@ -152,6 +158,12 @@ class Prepared:
                     f"{part.param.dtype} and shape {tuple(part.layout.shape)} on {part.device}"
                 )
         return mine
+
+
+def _let_go(stores: Iterable[Store]) -> None:
+    """Stores that nobody uses any more are freed at once: they and their engines know each other."""
+    for store in stores:
+        store.engine = None
 
 
 def run(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import MutableMapping, Sequence
 from operator import attrgetter, eq
 from typing import Any
+from weakref import proxy
 
 import torch
 from torch import Tensor
@@ -79,7 +80,7 @@ class Block:
         self.damps, self.work, self.device, self.counts = first.damps, first.work, first.device, first.counts
         self.length = int(slots.values.shape[1])
         for part in parts:
-            part.block = self
+            part.block = proxy(self)  # freed with the store, not when Python looks for cycles
 
     def refresh_span(self) -> tuple[int, int]:
         """``(length of a slice of the running sum, steps once round)``."""

@@ -294,6 +294,21 @@ def test_what_a_run_leaves_on_a_gpu_is_given_back_before_the_next(
     assert len(seen) == 2  # there is nothing to give back on a CPU
 
 
+def test_a_gpu_that_fails_once_more_while_it_is_cleared_loses_no_result_of_the_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def use(trials: list[Trial], device: str, folder: Path | None) -> list[worker.Failure]:
+        return [worker.Failure("used")]
+
+    def failed() -> None:
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    monkeypatch.setattr(worker, "resolve", lambda function: use)
+    monkeypatch.setattr(worker.torch.cuda, "empty_cache", failed)
+    outcomes = perform(Job(tuple(planned.trial for planned in plan(2)), device="cuda:0"))
+    assert [outcome.error for outcome in outcomes] == ["used", "used"]
+
+
 @pytest.mark.parametrize(
     "seconds, longest, done", [(None, 0.0, 5), (35.0, 0.0, 3), (5.0, 0.0, 1), (35.0, 30.0, 1), (35.0, 40.0, 0)]
 )

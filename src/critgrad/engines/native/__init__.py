@@ -165,7 +165,9 @@ class Engine:
         """Pass 1: norms and, where the memory damps, inner products with every slot."""
         # Kept until pass 2 is through: a gradient in another order is a copy.
         self.flats = [None if g is None else part.layout.ordered(g) for part, g in zip(self.store.parts, grads)]
-        self.grads[:] = [None if g is None else g.data_ptr() for g in self.flats]
+        self.grads[:] = [
+            None if g is None else g.data_ptr() or 1 for g in self.flats
+        ]  # an empty one is not a missing one
         self.memory.threads = min(torch.get_num_threads(), self.most_threads)
         self.memory.parallel = thread_pool()
         self.core.measure(self.address)
@@ -242,7 +244,8 @@ class Engine:
         self.based = True
         for row, group in zip(self.group_table, self.groups):
             numbers = epilogue.numbers(group)
-            kind = " nesterov" if group.get("nesterov") else " momentum" if numbers["momentum"] != 0 else ""
+            nesterov = epilogue.family.name == "sgd" and group["nesterov"]
+            kind = "" if numbers["momentum"] == 0 else " nesterov" if nesterov else " momentum"
             row.family = _FAMILIES.index(epilogue.family.name + kind)
             row.maximize, row.decoupled = bool(group.get("maximize")), epilogue.decoupled(group)
             row.lr = float(group["lr"])

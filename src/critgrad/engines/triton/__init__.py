@@ -159,14 +159,13 @@ class Engine:
         """And room for partial sums: a row for each chunk that is measured, or for each program where those take many."""
         store = self.store
 
-        def chunks(numbers: list[int], size: int) -> Chunks:
-            found = [(i, start) for i in numbers for start in range(0, store.parts[i].length, size)]
+        def chunks(numbers: list[int], size: int, least: int = 0) -> Chunks:
+            found = [(i, start) for i in numbers for start in range(0, max(store.parts[i].length, least), size)]
             return Chunks(table([i for i, _ in found], torch.int32), table([start for _, start in found]), len(found))
 
         alike: dict[Any, list[int]] = {}
         for i, part in enumerate(store.parts):
-            if part.length > 0:
-                alike.setdefault((id(self.groups[i]), id(part.options), part.dtype), []).append(i)
+            alike.setdefault((id(self.groups[i]), id(part.options), part.dtype), []).append(i)
         rows, most = 0, self.cut.programs
         if not INTERPRETED:
             most *= torch.cuda.get_device_properties(store.device).multi_processor_count
@@ -177,13 +176,13 @@ class Engine:
             buffers = 0 if group is None else len(self.epilogue.family.buffers(group))
             bytes_of_a_value = first.format.dtype.itemsize
             block, warps = TUNING.update(self.damps, bytes_of_a_value, self.family, buffers)
-            measured = chunks(numbers, self.span)
+            measured = chunks(numbers, self.span, least=1)  # steps are counted there: of empty tensors (shards), too
             many = self.damps and not store.by_tensor
             programs = min(measured.number, most) if many else measured.number
             self.launches.append(Launch(group, first, measured, chunks(numbers, block), programs, rows, block, warps))
             at = rows
             for i in numbers if store.by_tensor else ():
-                bounds[store.parts[i].row] = [at, at - (-store.parts[i].length // self.span)]
+                bounds[store.parts[i].row] = [at, at - (-max(store.parts[i].length, 1) // self.span)]
                 at = bounds[store.parts[i].row][1]
             rows += programs
         self.bounds = table(bounds if store.by_tensor else [[0, rows]])
@@ -202,7 +201,7 @@ class Engine:
                 continue
             g = local(g) if part.sharded else g
             here = part.layout.ordered(g)
-            address = here.data_ptr()
+            address = here.data_ptr() or 16  # an empty one is not a missing one
             if address % 16 != 0:
                 here = here.clone()
                 address = here.data_ptr()
@@ -288,7 +287,8 @@ class Engine:
             out[dtype] = torch.empty(length, dtype=dtype, device=self.store.device)
         with self._there():
             for launch in self.launches:
-                self._update(launch, out.get(launch.first.dtype, self.weights))
+                if launch.updated.number > 0:
+                    self._update(launch, out.get(launch.first.dtype, self.weights))
         if self.epilogue is not None:
             # What torch's own operations do by themselves: autograd must notice that a parameter has changed.
             changed = [part.param for part, present in zip(parts, self.present) if present]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -114,7 +114,7 @@ class Launcher:
             self.compiled[key] = known
 
 
-@cache
+@lru_cache(256)  # betas may be on a schedule
 def split(value: float) -> tuple[float, float]:
     """A double as two floats, since a kernel's arguments are single: their sum has 48 bits."""
     high = float(torch.tensor(value, dtype=torch.float32, device="cpu"))

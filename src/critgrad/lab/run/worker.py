@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -165,7 +165,8 @@ def _checked(run: Work, trials: Sequence[Trial], job: Job) -> list[Result | Fail
         if job.device.startswith("cuda"):
             # Models, optimizers and CUDA graphs refer to themselves: Python would let some GB of them lie for the next runs.
             gc.collect()
-            torch.cuda.empty_cache()
+            with suppress(RuntimeError):  # a GPU that has failed says so again here; what the run said counts
+                torch.cuda.empty_cache()
     if len(outcomes) != len(trials):
         return [Failure(f"ValueError: {job.work} gave {len(outcomes)} results for {len(trials)} trials")] * len(trials)
     return outcomes
