@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from ..memory.aggregations import aggregation_of
-from ..memory.keys import KEYS, SCALE, SLOTS, SUM
+from ..memory.keys import KEYS, SCALE, SLOTS, SUM, copies, ours, put
 from ..memory.options import KEPT_ON_LOAD, OBJECTS, check_options, read_options, saved_form
-from ..memory.saving import put
 from ..memory.takeover import check_state
 
 if TYPE_CHECKING:
@@ -77,16 +76,16 @@ def _loaded_options(optimizer: WithMemory, groups: list[dict[str, Any]]) -> list
 
 def split_state(everything: Mapping[Any, Any]) -> tuple[dict[Any, dict[str, Any]], dict[Any, Any]]:
     """``(ours, rest)``: the state of each parameter in two parts; what would be empty is left out."""
-    ours: dict[Any, dict[str, Any]] = {}
+    kept: dict[Any, dict[str, Any]] = {}
     rest: dict[Any, Any] = {}
     for i, state in everything.items():
-        mine = {key: value for key, value in state.items() if key in KEYS} if isinstance(state, dict) else {}
+        mine = ours(state) if isinstance(state, dict) else {}
         if mine:
-            ours[i] = mine
+            kept[i] = mine
             state = {key: value for key, value in state.items() if key not in KEYS}
         if state or not mine:
             rest[i] = state
-    return ours, rest
+    return kept, rest
 
 
 def load(optimizer: WithMemory, state_dict: dict[str, Any]) -> None:
@@ -103,12 +102,12 @@ def load(optimizer: WithMemory, state_dict: dict[str, Any]) -> None:
     groups = state_dict["param_groups"]
     params = [p for group in optimizer.param_groups for p in group["params"]]
     ids = [i for group in groups for i in group["params"]]
-    ours, rest = split_state(state_dict["state"])
+    memories, rest = split_state(state_dict["state"])
 
     fits = len(groups) == len(optimizer.param_groups) and len(ids) == len(params)
     if fits:  # otherwise the base says what is wrong
         for i, param in zip(ids, params):
-            check_state(param, ours.get(i, {}))
+            check_state(param, memories.get(i, {}))
         options = _loaded_options(optimizer, groups)
     keys = optimizer._critical_keys()
     was = [group[keys["aggr"]] for group in optimizer.param_groups]
@@ -117,7 +116,7 @@ def load(optimizer: WithMemory, state_dict: dict[str, Any]) -> None:
         group.update({keys[name]: value for name, value in values.items()})
     params = [p for group in optimizer.param_groups for p in group["params"]]
     for i, param in zip(ids, params):
-        put(optimizer.state, param, ours.get(i, {}))
+        put(optimizer.state, param, copies(memories.get(i, {})))
     optimizer._critical_parts = None
     memory = optimizer._critical_memory()
     if len(optimizer.state) > 0:

@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from . import saving
+from .keys import copies, put
 from .options import DEFAULTS, check_options, default_options, unexpected
 from .prepared import Prepared, Vectors, run
+from .saving import follow_loading
 from .store import Store
+from .takeover import check_state
 
 Priority = Any  # a number, a 0-dim tensor; under scope="tensor" one for each parameter
 
@@ -67,7 +69,7 @@ class Memory(Prepared):
         super().__init__(groups, held, {name: name for name in DEFAULTS}, process_group)
         if owner is not None:
             self._owner = ref(owner)
-            saving.follow_loading(owner)
+            follow_loading(owner)
         # Others save and pickle their state, where each view of a buffer would bring the whole of it; and freeze parameters.
         self.may_join = self.takes_all = state is None
         self._read_options()
@@ -156,10 +158,16 @@ class Memory(Prepared):
     def state_dict(self) -> dict[str, Any]:
         """What is held, by the number of the parameter, in tensors of their own."""
         self.ready()
-        return saving.state_dict(self)
+        return {"state": {i: copies(self.state.get(param, {})) for i, param in enumerate(self.params())}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from ``state_dict``; options stay as they are, another ``topC`` keeps the strongest entries."""
-        saving.load_state_dict(self, state_dict)
+        params, saved = self.params(), state_dict["state"]
+        if sorted(saved) != list(range(len(params))):
+            raise ValueError(f"Invalid state_dict: {len(saved)} parameters, expected {len(params)}")
+        for i, param in enumerate(params):
+            check_state(param, saved[i])  # all of them before anything is changed
+        for i, param in enumerate(params):
+            put(self.state, param, copies(saved[i]))
         self._seen = None
         self.ready()

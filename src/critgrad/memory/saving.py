@@ -1,49 +1,14 @@
-"""Saving and loading a ``Memory`` without an optimizer in front, and following the loading of one that is built on it."""
+"""Following the loading of an optimizer that is built on a ``Memory``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from torch import Tensor
 from torch.optim import Optimizer
 
-from .keys import KEYS
+from .keys import copies, put
 from .options import OBJECTS, saved_form
 from .store import State
-from .takeover import check_state
-
-if TYPE_CHECKING:
-    from .prepared import Prepared
-
-
-def ours(state: Mapping[str, Any]) -> State:
-    """Copies of what a parameter's state holds of a memory."""
-    return {key: value.detach().clone() for key, value in state.items() if key in KEYS}
-
-
-def put(state: Any, param: Tensor, mine: Mapping[str, Any]) -> None:
-    """What a parameter's state holds of a memory becomes a copy of ``mine``; nothing else in it is touched."""
-    for key in KEYS:
-        state.get(param, {}).pop(key, None)
-    if taken := ours(mine):
-        state.setdefault(param, {}).update(taken)
-
-
-def state_dict(memory: Prepared) -> dict[str, Any]:
-    """What is held, by the number of the parameter."""
-    return {"state": {i: ours(memory.state.get(param, {})) for i, param in enumerate(memory.params())}}
-
-
-def load_state_dict(memory: Prepared, state_dict: dict[str, Any]) -> None:
-    """Bring it into the state, where the memory finds it; raises before anything is changed if it does not fit."""
-    params, saved = memory.params(), state_dict["state"]
-    if sorted(saved) != list(range(len(params))):
-        raise ValueError(f"Invalid state_dict: {len(saved)} parameters, expected {len(params)}")
-    for i, param in enumerate(params):
-        check_state(param, saved[i])
-    for i, param in enumerate(params):
-        put(memory.state, param, saved[i])
 
 
 def follow_loading(optimizer: Optimizer) -> None:
@@ -58,7 +23,7 @@ def follow_loading(optimizer: Optimizer) -> None:
 
     def before(optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
         ids = [i for group in state_dict["param_groups"] for i in group["params"]]  # numbers, or what others put there
-        taken[:] = [ours(state_dict["state"].get(i, {})) for i in ids]
+        taken[:] = [copies(state_dict["state"].get(i, {})) for i in ids]
         groups = [dict(group) for group in state_dict["param_groups"]]
         for group, mine in zip(groups, optimizer.param_groups):
             for name in OBJECTS:
@@ -69,8 +34,7 @@ def follow_loading(optimizer: Optimizer) -> None:
     def after(optimizer: Optimizer) -> None:
         params = [param for group in optimizer.param_groups for param in group["params"]]
         for param, mine in zip(params, taken):
-            if mine:
-                optimizer.state[param].update(mine)
+            put(optimizer.state, param, mine)
         taken.clear()
 
     def saved(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
