@@ -234,6 +234,19 @@ def test_saved_pickled_or_copied_it_goes_on_bit_for_bit(monkeypatch, engine, opt
     assert_same_bits(params, theirs)
 
 
+@pytest.mark.parametrize("way", [by_pickle, copy.deepcopy])
+def test_what_is_loaded_before_any_step_of_a_copy_keeps_its_precision(way):
+    params = parameters(SHAPES, torch.bfloat16)
+    optimizer = Adam_CM(params, topC=3)
+    drive([(params, optimizer)], 4)
+    saved = copy.deepcopy(optimizer.state_dict())
+    again = way(optimizer)
+    again.load_state_dict(saved)
+    for theirs, mine in zip(saved["state"].values(), again.state_dict()["state"].values(), strict=True):
+        assert [tensor.dtype for tensor in theirs.values()] == [tensor.dtype for tensor in mine.values()]
+        assert_same_bits(theirs.values(), mine.values())
+
+
 @pytest.mark.parametrize("name", [lambda i: i + 7, lambda i: f"layer.{i}"], ids=["other numbers", "names"])
 def test_a_checkpoint_may_call_its_parameters_otherwise(name):
     def made():

@@ -84,6 +84,10 @@ class Adam_CM(Optimizer):
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_lost_group": self._lost_group or self._process_group is not None}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        _ = self.memory  # a load_state_dict that comes next must find its hooks
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Perform one step."""
