@@ -249,10 +249,10 @@ def _add_damping(memory: Store, rows: list[dict[str, Any]]) -> None:
 
 def summary(optimizer: WithMemory) -> str:
     """The line that ``repr`` adds: what the memory holds, without looking at a device."""
-    parts = optimizer._critical_parts
-    if parts is None or not parts[0].ready_stores:
+    memory = optimizer._critical_prepared
+    stores = [] if memory is None else memory.ready_stores
+    if not stores:
         return "\nCritical gradients: nothing held yet"
-    stores = parts[0].ready_stores
     memories, tensors = sum(store.rows for store in stores), sum(len(store.parts) for store in stores)
     held = sum(slot_bytes(store.parts) + table_bytes(store) for store in stores)
     word = "memory" if memories == 1 else "memories"

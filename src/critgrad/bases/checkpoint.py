@@ -117,7 +117,7 @@ def load(optimizer: WithMemory, state_dict: dict[str, Any]) -> None:
     params = [p for group in optimizer.param_groups for p in group["params"]]
     for i, param in zip(ids, params):
         put(optimizer.state, param, copies(memories.get(i, {})))
-    optimizer._critical_parts = None
+    optimizer._critical_prepared = None
     memory = optimizer._critical_memory()
     if len(optimizer.state) > 0:
         memory.attach()

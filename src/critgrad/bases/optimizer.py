@@ -24,7 +24,7 @@ from ..memory.options import (
 )
 from ..memory.prepared import Prepared
 from . import checkpoint
-from .families import Epilogue, family_of
+from .families import family_of
 
 
 class CriticalMeta(type):
@@ -37,7 +37,7 @@ class WithMemory(Optimizer, metaclass=CriticalMeta):
     _critical_base: type[Optimizer] = Optimizer
     _critical_defaults: dict[str, Any] = DEFAULTS
     # Made again when missing: pickle and deepcopy drop attributes.
-    _critical_parts: tuple[Prepared, Epilogue] | None = None
+    _critical_prepared: Prepared | None = None
     _critical_process_group: Any = None
     _critical_lost_group = False  # had a process group, and came without it from pickle or deepcopy
     _critical_memory: Callable[[], Prepared]  # in front of the base (mixin.py)
@@ -162,7 +162,7 @@ class WithMemory(Optimizer, metaclass=CriticalMeta):
 
     def _critical_complete(self) -> None:
         """Bring in the options that are not given, or that a pickle lacks because an older release did not have them."""
-        self._critical_parts = None
+        self._critical_prepared = None
         for name, key in self._critical_keys().items():
             self.defaults.setdefault(key, self._critical_defaults[name])
             for group in self.param_groups:

@@ -24,7 +24,7 @@ def form(options: dict[str, Any]) -> Any:
     return [options[name] for name in (*KEPT_ON_LOAD, "policy")], aggregation_of(options["aggr"]).damps
 
 
-def make_stores(memory: Prepared, epilogue: Any, only_torch: bool) -> list[Store]:
+def make_stores(memory: Prepared, only_torch: bool) -> list[Store]:
     """One under ``scope="global"``, one for each group of another scope; what the state holds is in them."""
     known = [block for store in memory.ready_stores for block in store.blocks]
     # Who decides together, and by which streams they draw random numbers; the first is scope="global".
@@ -55,7 +55,7 @@ def make_stores(memory: Prepared, epilogue: Any, only_torch: bool) -> list[Store
         store = Store(parts, streams, by_tensor)
         prepare(store, memory.process_group)
         olds = [ours(memory.state.get(part.param, {})) for part in parts]
-        fill(store, olds, memory.may_join and engines.wants_one_buffer(store, epilogue, only_torch), known)
+        fill(store, olds, memory.may_join and engines.wants_one_buffer(store, memory.epilogue, only_torch), known)
         stores.append(store)
     inside = {part.param for store in stores for part in store.parts}
     for param in [param for param in memory.params() if param not in inside]:

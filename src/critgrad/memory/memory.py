@@ -128,7 +128,7 @@ class Memory(Prepared):
             raise ValueError(f"Invalid priority: shape {tuple(given.shape)}, expected one for each parameter")
         return given[[part.index for part in store.parts]]
 
-    def ready(self, epilogue: Any = None, only_torch: bool = False) -> list[Store]:
+    def ready(self, only_torch: bool = False) -> list[Store]:
         """The stores as groups, options and state are now; of an owner, which has new ones after loading."""
         owner = self._owner()
         if owner is not None:
@@ -136,7 +136,7 @@ class Memory(Prepared):
         if len(self.groups) != len(self.options):
             for group in self.groups:
                 group.update({**self.usual, **group})
-        return super().ready(epilogue, only_torch)
+        return super().ready(only_torch)
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
@@ -152,7 +152,7 @@ class Memory(Prepared):
 
     def __len__(self) -> int:
         """Entries that are held; over all tensors under ``scope="tensor"``."""
-        self.ready(*self._given)
+        self.ready(self._only_torch)
         return sum(int((store.born > 0).sum()) for store in self.ready_stores)
 
     def state_dict(self) -> dict[str, Any]:
