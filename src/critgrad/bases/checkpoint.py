@@ -7,7 +7,6 @@ out of the incoming dictionary first, and go into the state as they are, once th
 from __future__ import annotations
 
 import warnings
-from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -28,26 +27,20 @@ def saved(optimizer: WithMemory, state_dict: dict[str, Any]) -> dict[str, Any]:
     for group in state_dict["param_groups"]:
         group.update({key: saved_form(group[key]) for key in optimizer._critical_keys().values() if key in group})
     state_dict["state"] = in_tensors_of_their_own(state_dict["state"])
-    waiting = {
-        state[SLOTS].device.type
-        for state in state_dict["state"].values()
-        if isinstance(state, dict) and SLOTS in state and state[SLOTS].is_pinned()
-    }
-    if waiting and torch.cuda.is_available():
+    held = [state[SLOTS] for state in state_dict["state"].values() if isinstance(state, dict) and SLOTS in state]
+    if torch.cuda.is_available() and any(slots.is_pinned() for slots in held):
         torch.cuda.synchronize()  # slots in host memory are written behind our back
     return state_dict
 
 
-def in_tensors_of_their_own(state: Mapping[Any, Any]) -> Any:
+def in_tensors_of_their_own(everything: Mapping[Any, Any]) -> dict[Any, Any]:
     """The same state, with copies of what is a view of a buffer of many parameters: each would be saved with all of it."""
-    copies: dict[Any, Any] = {}
-    for key, mine in state.items():
-        pieces = [k for k in (SLOTS, SCALE, SUM) if isinstance(mine, dict) and _is_a_piece(mine.get(k))]
+    out = dict(everything)
+    for i, state in everything.items():
+        pieces = [key for key in (SLOTS, SCALE, SUM) if isinstance(state, dict) and _is_a_piece(state.get(key))]
         if pieces:
-            copies[key] = {**mine, **{k: mine[k].clone() for k in pieces}}
-    if not copies:
-        return state
-    return defaultdict(dict, {**state, **copies}) if isinstance(state, defaultdict) else {**state, **copies}
+            out[i] = {**state, **{key: state[key].clone() for key in pieces}}
+    return out
 
 
 def _is_a_piece(tensor: Any) -> bool:
@@ -114,7 +107,6 @@ def load(optimizer: WithMemory, state_dict: dict[str, Any]) -> None:
     optimizer._critical_load_base({**state_dict, "state": rest})
     for group, values in zip(optimizer.param_groups, options):
         group.update({keys[name]: value for name, value in values.items()})
-    params = [p for group in optimizer.param_groups for p in group["params"]]
     for i, param in zip(ids, params):
         put(optimizer.state, param, copies(memories.get(i, {})))
     optimizer._critical_prepared = None
