@@ -70,17 +70,10 @@ class Report:
     def scalars(self) -> dict[str, float]:
         """What one would log every step: means over the memories (one under ``scope="global"``)."""
         out: dict[str, float] = {"critical/bytes": float(self.bytes)}
-        numbers: dict[str, list[Any]] = {
-            "live": [m.live for m in self.memories],
-            "acceptance_rate": [m.acceptance_rate for m in self.memories],
-            "gradient_norm": [m.gradient_norm for m in self.memories],
-            "sum_norm": [m.sum_norm for m in self.memories],
-            "mean_norm": [m.mean_norm for m in self.memories],
-            "mean_age": [sum(m.ages) / len(m.ages) if m.ages else None for m in self.memories],
-            "max_age": [max(m.ages) if m.ages else None for m in self.memories],
-            "span_share": [m.span_share for m in self.memories],
-            "damped_ratio": [m.damped_ratio for m in self.memories],
-        }
+        names = "live", "acceptance_rate", "gradient_norm", "sum_norm", "mean_norm", "span_share", "damped_ratio"
+        numbers: dict[str, list[Any]] = {name: [getattr(m, name) for m in self.memories] for name in names}
+        numbers["mean_age"] = [sum(m.ages) / len(m.ages) for m in self.memories if m.ages]
+        numbers["max_age"] = [max(m.ages) for m in self.memories if m.ages]
         for name, values in numbers.items():
             known = [float(value) for value in values if value is not None]
             if known:
