@@ -109,14 +109,9 @@ class WithMemory(Optimizer, metaclass=CriticalMeta):
     def _critical_add_to_base(self, param_group: dict[str, Any]) -> None:
         super().add_param_group(param_group)
 
-    @property
-    def _step_supports_amp_scaling(self) -> bool:
-        # NOTE [GradScaler]: otherwise, with fused=True, it would hand over scaled and even infinite gradients.
-        return False
-
-    @_step_supports_amp_scaling.setter
-    def _step_supports_amp_scaling(self, value: bool) -> None:
-        """Adam sets it on the instance when ``fused``; not for us."""
+    # NOTE [GradScaler]: otherwise, with fused=True, it would hand over scaled and even infinite gradients. Adam sets this on
+    # the instance when ``fused``; not for us.
+    _step_supports_amp_scaling = property(lambda self: False, lambda self, value: None)
 
     # -- saving and loading --------------------------------------------------------------------------------------------
 
