@@ -17,28 +17,16 @@ from .bases import wrapper as _wrapper
 from .bases.factory import critical
 from .bases.wrapper import CriticalGradients
 from .inspection import inspect
-from .memory import Memory
-from .memory import policies as _policies
+from .memory import Memory, policies
 from .memory.aggregations import Aggregation
 from .memory.policies import Policy
 from .memory.replay import Replay
 from .optimizers import SGD_C, SGD_F, Adam_C, Adam_F, AdamW_C, AdamW_F, AggMo_C, NAdam_C, NAdam_F, RMSprop_C, RMSprop_F
 
 # Where these stood in earlier releases: pickles name them, and scripts may import them.
-_sys.modules.update(
-    {
-        f"{__name__}.{name}": module
-        for name, module in {
-            "classes": _factory,
-            "critical": _mixin,
-            "inspect": _inspection,
-            "policies": _policies,
-            "wrapper": _wrapper,
-        }.items()
-    }
-)
-policies = _policies
-vars(_policies)["Replay"] = Replay
+_earlier = {"classes": _factory, "critical": _mixin, "inspect": _inspection, "policies": policies, "wrapper": _wrapper}
+_sys.modules.update({f"{__name__}.{name}": module for name, module in _earlier.items()})
+vars(policies)["Replay"] = Replay
 
 __all__ = [
     "SGD_C",

@@ -70,17 +70,10 @@ class Report:
     def scalars(self) -> dict[str, float]:
         """What one would log every step: means over the memories (one under ``scope="global"``)."""
         out: dict[str, float] = {"critical/bytes": float(self.bytes)}
-        numbers: dict[str, list[Any]] = {
-            "live": [m.live for m in self.memories],
-            "acceptance_rate": [m.acceptance_rate for m in self.memories],
-            "gradient_norm": [m.gradient_norm for m in self.memories],
-            "sum_norm": [m.sum_norm for m in self.memories],
-            "mean_norm": [m.mean_norm for m in self.memories],
-            "mean_age": [sum(m.ages) / len(m.ages) if m.ages else None for m in self.memories],
-            "max_age": [max(m.ages) if m.ages else None for m in self.memories],
-            "span_share": [m.span_share for m in self.memories],
-            "damped_ratio": [m.damped_ratio for m in self.memories],
-        }
+        names = "live", "acceptance_rate", "gradient_norm", "sum_norm", "mean_norm", "span_share", "damped_ratio"
+        numbers: dict[str, list[Any]] = {name: [getattr(m, name) for m in self.memories] for name in names}
+        numbers["mean_age"] = [sum(m.ages) / len(m.ages) for m in self.memories if m.ages]
+        numbers["max_age"] = [max(m.ages) for m in self.memories if m.ages]
         for name, values in numbers.items():
             known = [float(value) for value in values if value is not None]
             if known:
@@ -249,10 +242,10 @@ def _add_damping(memory: Store, rows: list[dict[str, Any]]) -> None:
 
 def summary(optimizer: WithMemory) -> str:
     """The line that ``repr`` adds: what the memory holds, without looking at a device."""
-    parts = optimizer._critical_parts
-    if parts is None or not parts[0].ready_stores:
+    memory = optimizer._critical_prepared
+    stores = [] if memory is None else memory.ready_stores
+    if not stores:
         return "\nCritical gradients: nothing held yet"
-    stores = parts[0].ready_stores
     memories, tensors = sum(store.rows for store in stores), sum(len(store.parts) for store in stores)
     held = sum(slot_bytes(store.parts) + table_bytes(store) for store in stores)
     word = "memory" if memories == 1 else "memories"

@@ -7,7 +7,6 @@ out of the incoming dictionary first, and go into the state as they are, once th
 from __future__ import annotations
 
 import warnings
-from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +14,8 @@ import torch
 from torch import Tensor
 
 from ..memory.aggregations import aggregation_of
-from ..memory.keys import KEYS, SCALE, SLOTS, SUM
+from ..memory.keys import KEYS, SCALE, SLOTS, SUM, copies, ours, put
 from ..memory.options import KEPT_ON_LOAD, OBJECTS, check_options, read_options, saved_form
-from ..memory.saving import put
 from ..memory.takeover import check_state
 
 if TYPE_CHECKING:
@@ -29,26 +27,20 @@ def saved(optimizer: WithMemory, state_dict: dict[str, Any]) -> dict[str, Any]:
     for group in state_dict["param_groups"]:
         group.update({key: saved_form(group[key]) for key in optimizer._critical_keys().values() if key in group})
     state_dict["state"] = in_tensors_of_their_own(state_dict["state"])
-    waiting = {
-        state[SLOTS].device.type
-        for state in state_dict["state"].values()
-        if isinstance(state, dict) and SLOTS in state and state[SLOTS].is_pinned()
-    }
-    if waiting and torch.cuda.is_available():
+    held = [state[SLOTS] for state in state_dict["state"].values() if isinstance(state, dict) and SLOTS in state]
+    if torch.cuda.is_available() and any(slots.is_pinned() for slots in held):
         torch.cuda.synchronize()  # slots in host memory are written behind our back
     return state_dict
 
 
-def in_tensors_of_their_own(state: Mapping[Any, Any]) -> Any:
+def in_tensors_of_their_own(everything: Mapping[Any, Any]) -> dict[Any, Any]:
     """The same state, with copies of what is a view of a buffer of many parameters: each would be saved with all of it."""
-    copies: dict[Any, Any] = {}
-    for key, mine in state.items():
-        pieces = [k for k in (SLOTS, SCALE, SUM) if isinstance(mine, dict) and _is_a_piece(mine.get(k))]
+    out = dict(everything)
+    for i, state in everything.items():
+        pieces = [key for key in (SLOTS, SCALE, SUM) if isinstance(state, dict) and _is_a_piece(state.get(key))]
         if pieces:
-            copies[key] = {**mine, **{k: mine[k].clone() for k in pieces}}
-    if not copies:
-        return state
-    return defaultdict(dict, {**state, **copies}) if isinstance(state, defaultdict) else {**state, **copies}
+            out[i] = {**state, **{key: state[key].clone() for key in pieces}}
+    return out
 
 
 def _is_a_piece(tensor: Any) -> bool:
@@ -77,16 +69,16 @@ def _loaded_options(optimizer: WithMemory, groups: list[dict[str, Any]]) -> list
 
 def split_state(everything: Mapping[Any, Any]) -> tuple[dict[Any, dict[str, Any]], dict[Any, Any]]:
     """``(ours, rest)``: the state of each parameter in two parts; what would be empty is left out."""
-    ours: dict[Any, dict[str, Any]] = {}
+    kept: dict[Any, dict[str, Any]] = {}
     rest: dict[Any, Any] = {}
     for i, state in everything.items():
-        mine = {key: value for key, value in state.items() if key in KEYS} if isinstance(state, dict) else {}
+        mine = ours(state) if isinstance(state, dict) else {}
         if mine:
-            ours[i] = mine
+            kept[i] = mine
             state = {key: value for key, value in state.items() if key not in KEYS}
         if state or not mine:
             rest[i] = state
-    return ours, rest
+    return kept, rest
 
 
 def load(optimizer: WithMemory, state_dict: dict[str, Any]) -> None:
@@ -103,22 +95,21 @@ def load(optimizer: WithMemory, state_dict: dict[str, Any]) -> None:
     groups = state_dict["param_groups"]
     params = [p for group in optimizer.param_groups for p in group["params"]]
     ids = [i for group in groups for i in group["params"]]
-    ours, rest = split_state(state_dict["state"])
+    memories, rest = split_state(state_dict["state"])
 
     fits = len(groups) == len(optimizer.param_groups) and len(ids) == len(params)
     if fits:  # otherwise the base says what is wrong
         for i, param in zip(ids, params):
-            check_state(param, ours.get(i, {}))
+            check_state(param, memories.get(i, {}))
         options = _loaded_options(optimizer, groups)
     keys = optimizer._critical_keys()
     was = [group[keys["aggr"]] for group in optimizer.param_groups]
     optimizer._critical_load_base({**state_dict, "state": rest})
     for group, values in zip(optimizer.param_groups, options):
         group.update({keys[name]: value for name, value in values.items()})
-    params = [p for group in optimizer.param_groups for p in group["params"]]
     for i, param in zip(ids, params):
-        put(optimizer.state, param, ours.get(i, {}))
-    optimizer._critical_parts = None
+        put(optimizer.state, param, copies(memories.get(i, {})))
+    optimizer._critical_prepared = None
     memory = optimizer._critical_memory()
     if len(optimizer.state) > 0:
         memory.attach()

@@ -24,17 +24,17 @@ class Critical(WithMemory):
 
     def _critical_memory(self) -> Prepared:
         """The memory in front of the base, over groups and state as they are now."""
-        if self._critical_parts is None:
+        if self._critical_prepared is None:
             memory = Prepared(self.param_groups, self.state, self._critical_keys(), self._critical_process_group)
-            memory.lost_group = self._critical_lost_group
-            self._critical_parts = memory, Epilogue(self)
-        memory, epilogue = self._critical_parts
+            memory.lost_group, memory.epilogue = self._critical_lost_group, Epilogue(self)
+            self._critical_prepared = memory
+        memory = self._critical_prepared
         memory.groups, memory.state = self.param_groups, self.state
         for group in self.param_groups:
             if memory.keys["topC"] not in group:  # the optimizer that is wrapped was given it, or has loaded it
                 group.update({key: self.defaults[key] for key in memory.keys.values()})
         plain = any(group.get("fused") is False for group in self.param_groups) or self.defaults.get("differentiable")
-        memory.ready(epilogue if not plain else None, only_torch=bool(plain))
+        memory.ready(only_torch=bool(plain))
         return memory
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

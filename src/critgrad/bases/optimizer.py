@@ -24,7 +24,7 @@ from ..memory.options import (
 )
 from ..memory.prepared import Prepared
 from . import checkpoint
-from .families import Epilogue, family_of
+from .families import family_of
 
 
 class CriticalMeta(type):
@@ -37,13 +37,13 @@ class WithMemory(Optimizer, metaclass=CriticalMeta):
     _critical_base: type[Optimizer] = Optimizer
     _critical_defaults: dict[str, Any] = DEFAULTS
     # Made again when missing: pickle and deepcopy drop attributes.
-    _critical_parts: tuple[Prepared, Epilogue] | None = None
+    _critical_prepared: Prepared | None = None
     _critical_process_group: Any = None
     _critical_lost_group = False  # had a process group, and came without it from pickle or deepcopy
     _critical_memory: Callable[[], Prepared]  # in front of the base (mixin.py)
 
     def __init__(self, params: Any, *args: Any, process_group: Any = None, **kwargs: Any) -> None:
-        keys = option_keys(self._critical_base_names())
+        keys = self._critical_keys()
         ours = {name: kwargs.pop(key) for name, key in keys.items() if key in kwargs}
         # NOTE [fused]: RMSprop and NAdam have no such option in torch, but kernels here, which can be turned off.
         base_lacks_fused = "fused" not in self._critical_base_names() and family_of(self._critical_base) is not None
@@ -62,19 +62,17 @@ class WithMemory(Optimizer, metaclass=CriticalMeta):
             for group in self.param_groups:
                 group.setdefault("fused", fused)
         self._critical_process_group = process_group
-        self._critical_set_up({**self._critical_defaults, **ours}, keys)
+        self._critical_set_up({**self._critical_defaults, **ours})
 
-    @classmethod
-    def _critical_base_names(cls) -> set[str]:
-        return set(python_inspect.signature(cls._critical_base).parameters)
+    def _critical_base_names(self) -> set[str]:
+        return set(python_inspect.signature(self._critical_base).parameters)
 
-    def _critical_set_up(self, options: dict[str, Any], keys: dict[str, str]) -> None:
+    def _critical_set_up(self, options: dict[str, Any]) -> None:
         """Bring our options into ``defaults`` and every group; allocate now if the base has (Adagrad)."""
         check_options([options])
+        keys = self._critical_keys()
         self.defaults.update({keys[name]: value for name, value in options.items()})
-        for group in self.param_groups:
-            for name, key in keys.items():
-                group.setdefault(key, options[name])
+        self._critical_complete()
         ours = read_options(self.param_groups, keys)
         self._critical_warn(self.param_groups, ours, self._critical_defaults, stacklevel=4)
         if len(self.state) > 0:
@@ -85,7 +83,7 @@ class WithMemory(Optimizer, metaclass=CriticalMeta):
 
     def _critical_keys(self) -> dict[str, str]:
         """The keys of our options: their names, or ``critical_<name>`` where the base has one of that name."""
-        return {name: longer if (longer := "critical_" + name) in self.defaults else name for name in DEFAULTS}
+        return option_keys(self._critical_base_names())
 
     def _critical_warn(self, groups: list[Any], options: list[Any], usual: dict[str, Any], stacklevel: int) -> None:
         """Warn of what the user has given and nothing looks at; ``usual`` are the options that were not given."""
@@ -96,34 +94,24 @@ class WithMemory(Optimizer, metaclass=CriticalMeta):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As in torch; a group may bring its own ``topC, decay, aggr, ...``."""
-        if "memory_device" not in self.__dict__.get("defaults", {}):  # the base's constructor: there are no options yet
-            super().add_param_group(param_group)
+        # In the base's constructor there are no options yet; what is no group it refuses itself.
+        if "memory_device" not in self.__dict__.get("defaults", {}) or not isinstance(param_group, dict):
+            self._critical_add_to_base(param_group)
             return
         keys = self._critical_keys()
         usual = {name: self.defaults[key] for name, key in keys.items()}
-        given = {name: param_group[key] for name, key in keys.items() if key in param_group}
-        options = {**usual, **given}
-        check_options([options])
-        self._critical_warn([param_group], [options], usual, stacklevel=3)
+        for name, key in keys.items():
+            param_group.setdefault(key, usual[name])
+        options = read_options([*self.param_groups, param_group], keys)
+        self._critical_warn([param_group], options[-1:], usual, stacklevel=3)
         self._critical_add_to_base(param_group)
-        self.param_groups[-1].update({keys[name]: value for name, value in options.items()})
-        try:
-            read_options(self.param_groups, keys)
-        except ValueError:
-            self.param_groups.pop()
-            raise
 
     def _critical_add_to_base(self, param_group: dict[str, Any]) -> None:
         super().add_param_group(param_group)
 
-    @property
-    def _step_supports_amp_scaling(self) -> bool:
-        # NOTE [GradScaler]: otherwise, with fused=True, it would hand over scaled and even infinite gradients.
-        return False
-
-    @_step_supports_amp_scaling.setter
-    def _step_supports_amp_scaling(self, value: bool) -> None:
-        """Adam sets it on the instance when ``fused``; not for us."""
+    # NOTE [GradScaler]: otherwise, with fused=True, it would hand over scaled and even infinite gradients. Adam sets this on
+    # the instance when ``fused``; not for us.
+    _step_supports_amp_scaling = property(lambda self: False, lambda self, value: None)
 
     # -- saving and loading --------------------------------------------------------------------------------------------
 
@@ -165,12 +153,12 @@ class WithMemory(Optimizer, metaclass=CriticalMeta):
         super().__setstate__({**state, "state": defaultdict(dict, rest)})
         for param, mine in ours.items():
             self.state[param].update(mine)
-        self._critical_complete(option_keys(self._critical_base_names()))
+        self._critical_complete()
 
-    def _critical_complete(self, keys: dict[str, str]) -> None:
-        """Bring in the options that a pickle lacks because an older release did not have them."""
-        self._critical_parts = None
-        for name, key in keys.items():
+    def _critical_complete(self) -> None:
+        """Bring in the options that are not given, or that a pickle lacks because an older release did not have them."""
+        self._critical_prepared = None
+        for name, key in self._critical_keys().items():
             self.defaults.setdefault(key, self._critical_defaults[name])
             for group in self.param_groups:
                 group.setdefault(key, self.defaults[key])

@@ -59,7 +59,7 @@ class CriticalGradients(Critical):
         # NOTE [no Optimizer.__init__]: it would make param_groups and state of its own; this sets up hooks alone.
         Optimizer.__setstate__(self, {"defaults": dict(optimizer.defaults), "optimizer": optimizer})
         self._critical_process_group = process_group
-        self._critical_set_up(options_for(type(optimizer), ours), keys)
+        self._critical_set_up(options_for(type(optimizer), ours))
 
     def __getattr__(self, name: str) -> Any:
         # What begins with _ stays apart: torch's promises of the inner one are none of ours (NOTE [GradScaler]), and
@@ -89,7 +89,10 @@ class CriticalGradients(Critical):
         Optimizer.__setstate__(self, state)
         for param, mine in ours.items():
             self.state.setdefault(param, {}).update(mine)
-        self._critical_complete(option_keys(set(self.optimizer.defaults)))
+        self._critical_complete()
+
+    def _critical_base_names(self) -> set[str]:
+        return set(self.optimizer.defaults)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As in torch."""

@@ -27,33 +27,36 @@ def on_host(tensor: Tensor) -> bool:
 class Layout:
     """The storage order of a parameter, and the way to and from flat real tensors in that order."""
 
-    __slots__ = ("complex", "contiguous", "length", "numel", "real_dtype", "shape", "strides")
+    __slots__ = ("complex", "contiguous", "length", "order", "real_dtype", "shape", "strides")
 
     def __init__(self, param: Tensor) -> None:
         part = local(param.detach())
         self.shape = part.shape
         self.complex = part.is_complex()
         self.real_dtype = part.dtype.to_real()
-        self.numel = part.numel()
-        self.length = self.numel * (2 if self.complex else 1)  # values in the flat view
+        self.length = part.numel() * (2 if self.complex else 1)  # values in the flat view
         ordinary = torch.empty(self.shape, device="meta").stride()
         # NOTE [storage order]: a DTensor's slots are laid out by torch (see Part), always contiguously. Others keep the order
         # of their dimensions; without gaps, as torch lays out what is like them, their very strides.
         own = torch.empty_strided(self.shape, part.stride(), device="meta")
-        self.strides = ordinary if is_dtensor(param) or self.numel == 0 else torch.empty_like(own).stride()
+        self.strides = ordinary if is_dtensor(param) or self.length == 0 else torch.empty_like(own).stride()
         self.contiguous = same_strides(self.shape, self.strides, ordinary)
+        # Dimensions from the slowest to the fastest, of a complex parameter the pairs last.
+        self.order = sorted(range(part.dim()), key=lambda i: -self.strides[i]) + [part.dim()] * self.complex
 
     def flat(self, tensor: Tensor) -> Tensor:
-        """A 1-D real view of ``tensor`` in storage order; a copy only where its own order differs."""
-        if self.contiguous and not self.complex and type(tensor) is Tensor and tensor.is_contiguous():
-            return tensor.view(-1)  # the usual case, and every gradient of every step
+        """A real view of ``tensor`` in storage order, ``(length,)``; a copy only where its own order differs.
+
+        With leading slots ``(C, length)``. A complex parameter's values may also come as pairs in a last dimension of 2.
+        """
+        if type(tensor) is Tensor and tensor.shape == self.shape and not self.complex:  # every gradient of every step
+            return (tensor if self.contiguous else tensor.permute(self.order)).reshape(-1)
         tensor = local(tensor)
-        if self.complex:
-            tensor = tensor.resolve_conj().resolve_neg()
-        if not same_strides(self.shape, tensor.stride(), self.strides):
-            ordered = torch.empty_strided(self.shape, self.strides, dtype=tensor.dtype, device=tensor.device)
-            tensor = ordered.copy_(tensor)
-        return self._flatten(tensor, ())
+        if tensor.is_complex():
+            tensor = torch.view_as_real(tensor.resolve_conj().resolve_neg())
+        slots = tensor.dim() - len(self.order)  # how many dimensions of them: one, or none
+        tensor = tensor.permute(*range(slots), *(slots + i for i in self.order))
+        return tensor.reshape(*tensor.shape[:slots], self.length)
 
     def ordered(self, tensor: Tensor) -> Tensor:
         """A local tensor whose storage can be read in the parameter's order; a copy only where its own differs."""
@@ -62,27 +65,12 @@ class Layout:
             return tensor
         return self.flat(tensor.detach().resolve_neg()).contiguous()
 
-    def flat_rows(self, tensor: Tensor) -> Tensor:
-        """The same for a tensor with leading slots, made by ``empty(..., leading=C)``: ``(C, length)``."""
-        tensor = local(tensor)
-        return self._flatten(tensor, (tensor.shape[0],))
-
-    def _flatten(self, tensor: Tensor, leading: tuple[int, ...]) -> Tensor:
-        pairs = self.complex and not tensor.is_complex()  # a complex parameter stored as real pairs
-        length = self.numel * 2 if pairs else self.numel
-        if not self.contiguous:
-            strides = (length, 1) if leading else (1,)
-            tensor = tensor.as_strided((*leading, length), strides, tensor.storage_offset())
-        if tensor.is_complex():
-            tensor = torch.view_as_real(tensor)
-        return tensor.reshape(*leading, self.length)
-
     def empty(self, dtype: torch.dtype, device: torch.device, leading: int | None = None, **options: Any) -> Tensor:
         """An uninitialised tensor of the parameter's shape and order (``leading`` slots of it if given).
 
         For a complex parameter a complex ``dtype`` keeps the shape, a real one stores pairs in a last dimension of 2.
         """
-        shape, strides, span = tuple(self.shape), tuple(self.strides), self.numel
+        shape, strides, span = tuple(self.shape), tuple(self.strides), self.shape.numel()
         if self.complex and not dtype.is_complex:
             shape, strides, span = (*shape, 2), (*(2 * stride for stride in strides), 1), 2 * span
         if leading is not None:
@@ -91,14 +79,10 @@ class Layout:
 
     def copy(self, tensor: Tensor) -> Tensor:
         """A copy in the parameter's order: torch's fused loops read a gradient as if it had that."""
-        if is_dtensor(tensor) or same_strides(self.shape, tensor.stride(), self.strides):
-            return tensor.clone()
-        return self.empty(tensor.dtype, tensor.device).copy_(tensor)
+        return tensor.clone() if is_dtensor(tensor) else self.empty(tensor.dtype, tensor.device).copy_(tensor)
 
     def unflatten(self, flat: Tensor) -> Tensor:
         """A tensor of the parameter's shape and order on top of a flat real one."""
         if self.complex:
             flat = torch.view_as_complex(flat.view(-1, 2))
-        if self.contiguous:
-            return flat.view(self.shape)
-        return flat.as_strided(self.shape, self.strides)
+        return flat.view(self.shape) if self.contiguous else flat.as_strided(self.shape, self.strides)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .. import engines
 from .aggregations import aggregation_of
-from .keys import KEYS, SLOTS
+from .keys import SLOTS, ours, put
 from .options import KEPT_ON_LOAD
 from .ranks import prepare, refuse_lost_group
 from .store import Part, State, Store
@@ -24,7 +24,7 @@ def form(options: dict[str, Any]) -> Any:
     return [options[name] for name in (*KEPT_ON_LOAD, "policy")], aggregation_of(options["aggr"]).damps
 
 
-def make_stores(memory: Prepared, epilogue: Any, only_torch: bool) -> list[Store]:
+def make_stores(memory: Prepared, only_torch: bool) -> list[Store]:
     """One under ``scope="global"``, one for each group of another scope; what the state holds is in them."""
     known = [block for store in memory.ready_stores for block in store.blocks]
     # Who decides together, and by which streams they draw random numbers; the first is scope="global".
@@ -54,11 +54,12 @@ def make_stores(memory: Prepared, epilogue: Any, only_torch: bool) -> list[Store
         parts = [Part(param, options, i, n if by_tensor else 0, n) for n, (param, options, i) in enumerate(mine)]
         store = Store(parts, streams, by_tensor)
         prepare(store, memory.process_group)
-        states = [memory.state.get(part.param, {}) for part in parts]
-        olds = [{key: value for key, value in state.items() if key in KEYS} for state in states]
-        fill(store, olds, memory.may_join and engines.wants_one_buffer(store, epilogue, only_torch), known)
+        olds = [ours(memory.state.get(part.param, {})) for part in parts]
+        fill(store, olds, memory.may_join and engines.wants_one_buffer(store, memory.epilogue, only_torch), known)
         stores.append(store)
-    _forget(memory, {part.param for store in stores for part in store.parts})
+    inside = {part.param for store in stores for part in store.parts}
+    for param in [param for param in memory.params() if param not in inside]:
+        put(memory.state, param, {})  # it is in no memory (any more): nothing keeps true what its state holds
     for store in stores:
         if any(SLOTS in memory.state.get(part.param, {}) for part in store.parts):
             attach(store, memory.state)  # made from existing state: what is there now is what counts
@@ -68,18 +69,5 @@ def make_stores(memory: Prepared, epilogue: Any, only_torch: bool) -> list[Store
 def attach(store: Store, state: MutableMapping[Tensor, State]) -> None:
     """Write our keys into the optimizer's state, and take out those that this store does not use."""
     for part in store.parts:
-        mine = state.setdefault(part.param, {})
-        for key in KEYS:
-            if key not in part.tensors:
-                mine.pop(key, None)
-        mine.update(part.tensors)
+        put(state, part.param, part.tensors)
     store.attached = True
-
-
-def _forget(memory: Prepared, inside: set[Any]) -> None:
-    """Take our keys out of the state of parameters that are in no memory (any more): nothing keeps them true."""
-    for param in [param for param in memory.params() if param not in inside]:
-        state = memory.state.get(param, {})
-        ours = [state.pop(key) for key in KEYS if key in state]
-        if ours and not state:
-            del memory.state[param]

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from . import saving
-from .options import DEFAULTS, check_options, default_options, unexpected
+from .keys import copies, put
+from .options import DEFAULTS, OBJECTS, check_options, default_options, saved_form, unexpected
 from .prepared import Prepared, Vectors, run
-from .store import Store
+from .store import State, Store
+from .takeover import check_state
 
 Priority = Any  # a number, a 0-dim tensor; under scope="tensor" one for each parameter
 
@@ -67,7 +68,7 @@ class Memory(Prepared):
         super().__init__(groups, held, {name: name for name in DEFAULTS}, process_group)
         if owner is not None:
             self._owner = ref(owner)
-            saving.follow_loading(owner)
+            _follow_loading(owner)
         # Others save and pickle their state, where each view of a buffer would bring the whole of it; and freeze parameters.
         self.may_join = self.takes_all = state is None
         self._read_options()
@@ -128,7 +129,7 @@ class Memory(Prepared):
             raise ValueError(f"Invalid priority: shape {tuple(given.shape)}, expected one for each parameter")
         return given[[part.index for part in store.parts]]
 
-    def ready(self, epilogue: Any = None, only_torch: bool = False) -> list[Store]:
+    def ready(self, only_torch: bool = False) -> list[Store]:
         """The stores as groups, options and state are now; of an owner, which has new ones after loading."""
         owner = self._owner()
         if owner is not None:
@@ -136,7 +137,7 @@ class Memory(Prepared):
         if len(self.groups) != len(self.options):
             for group in self.groups:
                 group.update({**self.usual, **group})
-        return super().ready(epilogue, only_torch)
+        return super().ready(only_torch)
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
@@ -152,16 +153,57 @@ class Memory(Prepared):
 
     def __len__(self) -> int:
         """Entries that are held; over all tensors under ``scope="tensor"``."""
-        self.ready(*self._given)
+        self.ready(self._only_torch)
         return sum(int((store.born > 0).sum()) for store in self.ready_stores)
 
     def state_dict(self) -> dict[str, Any]:
         """What is held, by the number of the parameter, in tensors of their own."""
         self.ready()
-        return saving.state_dict(self)
+        return {"state": {i: copies(self.state.get(param, {})) for i, param in enumerate(self.params())}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from ``state_dict``; options stay as they are, another ``topC`` keeps the strongest entries."""
-        saving.load_state_dict(self, state_dict)
+        params, saved = self.params(), state_dict["state"]
+        if sorted(saved) != list(range(len(params))):
+            raise ValueError(f"Invalid state_dict: {len(saved)} parameters, expected {len(params)}")
+        for i, param in enumerate(params):
+            check_state(param, saved[i])  # all of them before anything is changed
+        for i, param in enumerate(params):
+            put(self.state, param, copies(saved[i]))
         self._seen = None
         self.ready()
+
+
+def _follow_loading(optimizer: Optimizer) -> None:
+    """Let ``load_state_dict`` of an optimizer that is built on a memory bring back our tensors as they were saved.
+
+    torch casts every tensor to the parameter's dtype, integers too. Objects among the options are saved by their names.
+    """
+    if optimizer.__dict__.get("_follows_loading"):
+        return
+    optimizer._follows_loading = True  # type: ignore[attr-defined]
+    taken: list[State] = []  # of each parameter
+
+    def before(optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
+        ids = [i for group in state_dict["param_groups"] for i in group["params"]]  # numbers, or what others put there
+        taken[:] = [copies(state_dict["state"].get(i, {})) for i in ids]
+        groups = [dict(group) for group in state_dict["param_groups"]]
+        for group, mine in zip(groups, optimizer.param_groups):
+            for name in OBJECTS:
+                if saved_form(mine.get(name)) == group.get(name):
+                    group[name] = mine[name]
+        return {**state_dict, "param_groups": groups}
+
+    def after(optimizer: Optimizer) -> None:
+        params = [param for group in optimizer.param_groups for param in group["params"]]
+        for param, mine in zip(params, taken):
+            put(optimizer.state, param, mine)
+        taken.clear()
+
+    def saved(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
+        for group in state_dict["param_groups"]:
+            group.update({name: saved_form(group[name]) for name in OBJECTS if name in group})
+
+    optimizer.register_load_state_dict_pre_hook(before)
+    optimizer.register_load_state_dict_post_hook(after)
+    optimizer.register_state_dict_post_hook(saved)

@@ -31,6 +31,7 @@ class Prepared:
     """Stores, each with its engine; ``keys`` are the names that our options have in the groups."""
 
     takes_all = False  # also what needs no gradient
+    epilogue: Any = None  # what an engine may do of the base's step in the same pass (bases/families.py)
 
     def __init__(self, groups: list[dict[str, Any]], state: Any, keys: dict[str, str], process_group: Any) -> None:
         self.groups, self.state = groups, cast("MutableMapping[Tensor, State]", state)
@@ -46,16 +47,13 @@ class Prepared:
         self.outside: set[Tensor] = set()  # parameters that are in none of them
         self._seen: Any = None  # the look that they were made after; None: they are to be made anew
         self._ids: Any = None  # of groups, parameters and their states
-        self._given: tuple[Any, bool] = (None, False)  # to ``ready``
+        self._only_torch = False  # as it was said to ``ready``
         self._replayed: list[Any] = []  # engines of before whose tables a CUDA graph reads
 
-    def ready(self, epilogue: Any = None, only_torch: bool = False) -> list[Store]:
-        """The stores, each with its engine, as groups, options and state are now.
-
-        ``epilogue``: what an engine may do of the base's step in the same pass (bases/families.py).
-        """
+    def ready(self, only_torch: bool = False) -> list[Store]:
+        """The stores, each with its engine, as groups, options and state are now."""
         # Compiled code has torch's operations alone: the compiler makes kernels of them.
-        self._given = (None, True) if torch.compiler.is_compiling() else (epilogue, only_torch)
+        self._only_torch = only_torch or torch.compiler.is_compiling()
         self._follow()
         return self.ready_stores
 
@@ -79,7 +77,7 @@ class Prepared:
 
     def _look(self) -> tuple[Any, Any]:
         """What stores are made for, and beside it what engines are chosen by: of tensors who they are, and where."""
-        params, (epilogue, only_torch) = self.params(), self._given
+        params, epilogue = self.params(), self.epilogue
         held = [self.state, *(mine for mine in self.state.values() if isinstance(mine, dict))]  # not a count of steps
         held += [each for group in self.groups for each in (group, *group["params"])]  # who is in which group, too
         ids = list(map(id, held))
@@ -98,7 +96,7 @@ class Prepared:
             [tensor.data_ptr() for tensor in ours if type(tensor) is Tensor],
         )
         takes = epilogue is not None and any(store.engine.name != "torch" for store in self.ready_stores)
-        return (self._forms, tensors), (only_torch, self._kinds, epilogue.places(self._states) if takes else None)
+        return (self._forms, tensors), (self._only_torch, self._kinds, epilogue.places(self._states) if takes else None)
 
     def _prepare(self) -> None:
         before = self.ready_stores
@@ -107,11 +105,11 @@ class Prepared:
             self._raw = self._seen = None
             self._read_options()
             with torch.no_grad():
-                self.ready_stores = making.make_stores(self, *self._given)
+                self.ready_stores = making.make_stores(self, self._only_torch)
             _let_go(before)
             self.outside = {*self.params()} - {part.param for store in self.ready_stores for part in store.parts}
         for store in self.ready_stores:
-            engines.choose(store, *self._given)
+            engines.choose(store, self.epilogue, self._only_torch)
         self._seen = self._look()
 
     def __del__(self) -> None:
@@ -136,7 +134,7 @@ class Prepared:
         except RuntimeError:
             # Though nothing seems to have moved: an address may be used a second time.
             self._seen = None
-            return [self._vectors_of(store, given) for store in self.ready(*self._given)]
+            return [self._vectors_of(store, given) for store in self.ready(self._only_torch)]
 
     def _vectors_of(self, store: Store, vectors: Vectors) -> list[Tensor | None]:
         mine = [vectors[part.index] for part in store.parts]

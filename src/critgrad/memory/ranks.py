@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import torch.distributed as dist
 from torch import Tensor
 
 from .dtensors import is_dtensor
@@ -38,7 +39,7 @@ def prepare(store: Store, process_group: Any) -> None:
     meshes = list({id(mesh): mesh for mesh in (_mesh(part) for part in sharded)}.values())
     grid = _grid(meshes)
     places = dict(zip(grid.flatten().tolist(), itertools.product(*(range(size) for size in grid.shape))))
-    mine = places[_rank()]
+    mine = places[dist.get_rank()]
     if process_group is None:
         store.process_group = _group(list(places), meshes)
         for part in store.parts:
@@ -53,12 +54,6 @@ def prepare(store: Store, process_group: Any) -> None:
 
 def _mesh(part: Part) -> Any:
     return part.param.device_mesh  # type: ignore[attr-defined]
-
-
-def _rank() -> int:
-    import torch.distributed as dist
-
-    return dist.get_rank()
 
 
 def _ranks(mesh: Any) -> list[int]:
@@ -89,7 +84,7 @@ def _grid(meshes: Sequence[Any]) -> Tensor:
             "or pass process_group= with all ranks that hold parts of the model"
         )
     spanned = set().union(*(_varying([places[rank] for rank in _ranks(mesh)]) for mesh in meshes))
-    here = places[_rank()]
+    here = places[dist.get_rank()]
     return root[tuple(slice(None) if i in spanned else here[i] for i in range(root.ndim))]
 
 
@@ -114,8 +109,6 @@ def _is_first_replica(param: Any) -> bool:
 
 def _group(ranks: list[int], meshes: Sequence[Any]) -> Any:
     """One process group over ``ranks``; one that exists already if there is one."""
-    import torch.distributed as dist
-
     for mesh in meshes:
         if mesh.ndim == 1 and set(_ranks(mesh)) == set(ranks):
             return mesh.get_group()
@@ -144,8 +137,6 @@ _ENGINES = {
 
 
 def _one_process() -> bool:
-    import torch.distributed as dist
-
     return not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -16,8 +17,6 @@ def all_reduce_(sums: Tensor, store: Store) -> Tensor:
     group = store.process_group
     if group is None:
         return sums
-    import torch.distributed as dist
-
     # With parameters offloaded to the host, the group may know accelerators only.
     known = {device.type for device in getattr(group, "_device_types", [])}
     there = sums.contiguous()

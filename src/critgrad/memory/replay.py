@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,9 +23,6 @@ class Replay(Policy):
     'replay'
     """
 
-    name: str = "replay"
-    admit: Callable[[Tables], Tensor] = always
-    evict: Callable[[Tables], Tensor] = oldest
     decisions: tuple[int | None, ...] = ()
     _on_device: dict[torch.device, Tensor] = field(default_factory=dict, repr=False, compare=False)
 

@@ -157,7 +157,7 @@ def _own_tensors(part: Part) -> dict[str, Tensor]:
 
 
 def _flat_views(part: Part) -> tuple[Slots, Tensor | None]:
-    rows, total = part.layout.flat_rows(part.tensors[SLOTS]), part.tensors.get(SUM)
+    rows, total = part.layout.flat(part.tensors[SLOTS]), part.tensors.get(SUM)
     slots = Slots(rows, part.tensors.get(SCALE), part.format, part.work, part.device)
     return slots, None if total is None else part.layout.flat(total)
 
@@ -171,7 +171,7 @@ def _zeros(part: Part, dtype: torch.dtype) -> Tensor:
 def _copy_slots(part: Part, old: State, keep: Tensor | None) -> None:
     """Bring slots of another number, order, dtype or device into ours, rounding where ours are narrower."""
     was = local(old[SLOTS])
-    flat = torch.stack([_flat_old(part, slot) for slot in was.unbind(0)])
+    flat = part.layout.flat(was)
     format_ = scaled_format(was.dtype)
     if format_ is None and SCALE in old:  # codes that somebody has cast: torch's load_state_dict does
         format_ = FORMATS["int8"]
@@ -180,15 +180,6 @@ def _copy_slots(part: Part, old: State, keep: Tensor | None) -> None:
     slots = part.block.slots
     for k, row in enumerate(range(was.shape[0]) if keep is None else keep.tolist()):
         slots.write(k, *slots.encode(source.row(row)), start=part.start)
-
-
-def _flat_old(part: Part, slot: Tensor) -> Tensor:
-    layout = part.layout
-    if layout.complex and not slot.is_complex():
-        return slot.reshape(-1) if layout.contiguous else layout.flat(torch.view_as_complex(slot.float()))
-    if slot.dtype in (torch.float8_e4m3fn, torch.int8):
-        return layout.flat(slot.view(torch.int8)).view(slot.dtype)
-    return layout.flat(slot)
 
 
 def _same_values(old: Tensor | None, new: Tensor) -> bool:
