@@ -141,7 +141,7 @@ def write_picks(decisions, row, norm, born, live, slots, n):
 def solve(A, b, i, rho, WIDTH: tl.constexpr):
     """``x`` with ``A x = b``, A symmetric positive definite: Gauss-Jordan without pivoting, in float64.
 
-    And whether a pivot was rounding (aggregations.py, NOTE [lost in rounding]); its ``x`` is zero then.
+    And whether a pivot was rounding (memory/damping.py, NOTE [lost in rounding]); its ``x`` is zero then.
     """
     row, column = i[:, None], i[None, :]
     smallest = tl.maximum(_ROUNDING * tl.sum(tl.where(row == column, A, 0.0), axis=1), rho / 2)
@@ -161,7 +161,7 @@ def solve(A, b, i, rho, WIDTH: tl.constexpr):
 
 @triton.jit
 def damp(weights, gram, a, finite, slots, inside, rho, kappa, WIDTH: tl.constexpr):
-    """What is taken of each slot: the twin of ``aggregations.damping_weights``."""
+    """What is taken of each slot: the twin of ``damping.damping_weights``."""
     row, column = slots[:, None], slots[None, :]
     trace = tl.sum(tl.sum(tl.where(row == column, gram, 0.0), axis=1), axis=0)
     use = as_flag(finite & (trace > 0))
