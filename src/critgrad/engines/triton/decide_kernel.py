@@ -39,7 +39,8 @@ def totals(partials, begin, end, stride, first, columns, inside, BLOCK: tl.const
     sums = tl.zeros((BLOCK, columns.shape[0]), tl.float64)
     for at in range(begin, end, BLOCK):
         row = at + tl.arange(0, BLOCK)[:, None]
-        sums += tl.load(partials + row * stride + first + columns[None, :], mask=(row < end) & inside[None, :], other=0.0)
+        mask = (row < end) & inside[None, :]
+        sums += tl.load(partials + row * stride + first + columns[None, :], mask=mask, other=0.0)
     return tl.sum(sums, axis=0)
 
 
