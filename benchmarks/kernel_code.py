@@ -45,12 +45,9 @@ FAMILIES = {
     "sgd": ("sgd", 0),
 }
 TYPES = {
-    "chunk_tensor": "*i32", "chunk_start": "*i64", "lengths": "*i64", "rows": "*i64", "aligned": "*i32",
-    "counted": "*i32", "static": "*i64", "grads": "*i64", "decisions": "*i64", "corrections": "*fp32",
-    "weights": "*fp32", "lr_tensor": "*fp32", "adding": "*fp32", "out": "*fp32", "starts": "*i64",
-    "grams": "*fp64", "partials": "*fp64",
-    "tensors": "i32", "topC": "i32", "chunks": "i32",
-}  # fmt: skip  # the rest are fp32
+    "chunks": "*i64", "tensors": "*i64", "grads": "*i64", "decisions": "*i64", "corrections": "*fp32",
+    "weights": "*fp32", "out": "*fp32", "grams": "*fp64", "partials": "*fp64", "topC": "i32", "count": "i32",
+}  # fmt: skip  # the rest are fp32, if they do not say otherwise
 KINDS = {
     "float": ("FFMA", "FADD", "FMUL", "FMNMX", "FSETP", "FSEL"),
     "integer": ("IMAD", "IADD", "LOP3", "PRMT", "SHF", "LEA", "ISETP", "MOV", "SEL", "CS2R", "VIADD"),
@@ -69,7 +66,8 @@ Instruction = tuple[str, str]
 
 def compiled(kernel: Any, constants: dict[str, Any], warps: int, registers: int | None = None) -> Any:
     """``kernel`` for compute capability 9.0, as the launcher would have it: tables are aligned, numbers not special."""
-    types = {name: "constexpr" if name in constants else TYPES.get(name, "fp32") for name in kernel.arg_names}
+    types = {p.name: p.annotation_type or TYPES.get(p.name, "fp32") for p in kernel.params}
+    types.update(dict.fromkeys(constants, "constexpr"))
     source = ASTSource(
         fn=kernel,
         signature=types,
@@ -135,8 +133,8 @@ def update(memory: str, base: str, cut: tuple[int, int], topC: int, by_tensor: b
     family, buffers = FAMILIES[base]
     constants = {
         "LR_TENSOR": False, "PICK": -1, "FAMILY": family, "BUFFERS": buffers, "DECOUPLED": False,
-        "MOMENTUM": base == "sgdm", "NESTEROV": False, "MAXIMIZE": False, "DAMPING": topC, "BY_TENSOR": by_tensor,
-        "DTYPE": tl.float32, "CODE": code, "LARGEST": largest, "BLOCK": cut[0],
+        "NESTEROV": False, "MAXIMIZE": False, "DAMPING": topC, "BY_TENSOR": by_tensor, "DTYPE": tl.float32, "CODE": code,
+        "LARGEST": largest, "BLOCK": cut[0],
     }  # fmt: skip
     name = f"update {base} {memory} {cut[0]},{cut[1]}"
     return line(name, compiled(update_kernel, constants, cut[1]), cut[0] / (32 * cut[1]), loop=False)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,7 +26,7 @@ from .build import compiled_core, thread_pool, why_no_core
 
 CHUNK = 1 << 15  # values that a thread takes at a time; a thread more for each so many
 
-# The constants of core.c.
+# The constants of core.c; a policy that is not here is asked by its functions, -1.
 _POLICIES = ("KotH", "bottomC", "FIFO", "random", "MNDS", "RR", "NCPR", "sparse")
 _FAMILIES = ("none", "sgd", "sgd momentum", "sgd nesterov", "rmsprop", "rmsprop momentum", "adam", "nadam")
 FAMILIES = tuple(dict.fromkeys(name.split()[0] for name in _FAMILIES[1:]))
@@ -56,7 +55,7 @@ _Memory: Any = _structure(
     "_Memory",
     addresses=("parts", "groups", "grads", "chunks", *_TABLES, "offered", "gram", *_ROOMS, "parallel"),
     integers=(
-        *("part_count", "chunk_count", "row_count", "topC", "damping_count", "threads", "insert_only"),
+        *("part_count", "chunk_count", "row_count", "topC", "damping_count", "threads", "empty"),
         *("policy", "seed", "every", "max_age"),
     ),
     numbers=("decay",),
@@ -99,7 +98,7 @@ class Engine:
         self.stepped = False  # whether the last step was the base's, too
         self.based = False  # whether the tables have the base's state
         known = is_built_in(store.policy) and store.policy.name in _POLICIES
-        self.policy = _POLICIES.index(store.policy.name) if known else None  # None: it is asked by its functions
+        self.policy = _POLICIES.index(store.policy.name) if known else -1
         self.scratch: Scratch | None = None
         self.read: list[Any] = []  # the options that the tables were filled from
         self.core: Any = compiled_core()
@@ -118,44 +117,46 @@ class Engine:
             row.p, row.slots = part.param.data_ptr(), part.block.slots.values.data_ptr()
             row.sum = None if part.block.sum is None else part.block.sum.data_ptr()
             row.refresh_length, row.refresh_steps = part.block.refresh_span()
-        spans = [
-            number
+        chunks = [
+            (i, start, min(start + CHUNK, part.length))
             for i, part in enumerate(parts)
             for start in range(0, part.length, CHUNK)
-            for number in (i, start, min(start + CHUNK, part.length))
         ]
         self.most_threads = max(1, sum(part.length for part in parts) // CHUNK)
         self.grads = (ctypes.c_void_p * len(parts))()
         self.group_table = (_Group * len(firsts))()
-        self.rows = array("q", bytes(8 * 5 * store.rows))
-        self.sums = torch.zeros(store.rows, 1 if store.gram is None else 2 + C, dtype=torch.float64, device="cpu")
-        self.offered = array("d", bytes(8 * store.rows))
-        rooms: dict[str, Any] = {
-            "parts": self.parts,
-            "groups": self.group_table,
-            "grads": self.grads,
-            "chunks": array("q", spans),
-            "rows": self.rows,
-            "adding": array("d", bytes(16 * (C + 1) * len(self.options))),
-            "damping": array("d", bytes(16 * len(self.options))),
-            "weights": array("f", bytes(4 * len(self.options) * store.rows * C)),
-            "used": array("q", bytes(8 * store.rows * C)),
-            "squares": array("d", bytes(8 * (len(spans) // 3))),
-            "dots": array("d", bytes(0 if store.gram is None else 8 * (len(spans) // 3) * C)),
-            "sums": self.sums,
-            "room": array("d", bytes(8 * C * (C + 1))),
-            "gram": store.gram,
+        groups = len(firsts)
+
+        def room(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device="cpu")
+
+        self.offered = room(store.rows)
+        self.rooms = {
+            "chunks": torch.tensor(chunks, dtype=torch.int64, device="cpu"),
+            "rows": room(store.rows, 5, dtype=torch.int64),
+            "adding": room(groups, C + 1, 2),
+            "damping": room(groups, 2),
+            "weights": room(groups, store.rows, C, dtype=torch.float32),
+            "used": room(store.rows, C, dtype=torch.int64),
+            "squares": room(len(chunks)),
+            "dots": room(0 if store.gram is None else len(chunks), C),
+            "sums": room(store.rows, 1 if store.gram is None else 2 + C),
+            "room": room(C + 1, C),
             **{name: getattr(store, name) for name in _TABLES},
         }
-        self.rooms = rooms
+        self.sums = self.rooms["sums"]
         self.memory = _Memory(
-            **{name: _address(room) for name, room in rooms.items()},
+            parts=ctypes.addressof(self.parts),
+            groups=ctypes.addressof(self.group_table),
+            grads=ctypes.addressof(self.grads),
+            gram=None if store.gram is None else store.gram.data_ptr(),
+            **{name: room.data_ptr() for name, room in self.rooms.items()},
             part_count=len(parts),
-            chunk_count=len(spans) // 3,
+            chunk_count=len(chunks),
             row_count=store.rows,
             topC=C,
-            damping_count=0 if store.gram is None else len(self.options),
-            policy=self.policy or 0,
+            damping_count=0 if store.gram is None else groups,
+            policy=self.policy,
         )
         self.address = ctypes.addressof(self.memory)
 
@@ -178,14 +179,11 @@ class Engine:
         self._read_options()
         if sums is not self.sums:
             self.sums.copy_(sums)
-        if self.policy is None:
-            self._decide_by_functions(priority)
-            self.core.damp(self.address)
-            return
         self.memory.offered = None
-        if priority is not None:
-            self.offered[:] = array("d", priority.double().tolist())
-            self.memory.offered = self.offered.buffer_info()[0]
+        if self.policy < 0:
+            self._decide_by_functions(priority)
+        elif priority is not None:
+            self.memory.offered = self.offered.copy_(priority).data_ptr()
         self.core.decide(self.address)
 
     def _decide_by_functions(self, priority: Tensor | None) -> None:
@@ -195,15 +193,14 @@ class Engine:
         decision, live = decide(store.policy, before, store.options["max_age"]), before.live.sum(-1)
         store.advance(before, decision)
         columns = (decision.accept.long(), decision.slot, store.clock, decision.finite.long(), live)
-        self.rows[:] = array("q", torch.stack(columns, -1).flatten().tolist())
+        self.rooms["rows"].copy_(torch.stack(columns, -1))
 
     def apply(self, fresh: bool) -> list[Tensor | None]:
         """Pass 2: directions (or, with an epilogue, the base's update on them) and insertion."""
         parts, flats = self.store.parts, self.flats
         # NOTE [empty]: a memory without any entry is the base, bit for bit, so the base itself makes that step.
-        empty = not any(self.rows[4::5])
+        empty = bool(self.memory.empty)
         self.stepped = self.epilogue is not None and not empty
-        self.memory.insert_only = empty
         directions: list[Tensor | None] = [None] * len(parts)
         if self.stepped:
             self._read_groups()
@@ -231,8 +228,9 @@ class Engine:
             return
         self.read = now
         tables = [adding_table(aggr, float(kappa), self.store.topC) for aggr, kappa, _ in now]
-        self.rooms["adding"][:] = array("d", [number for table in tables for pair in table for number in pair])
-        self.rooms["damping"][:] = array("d", [float(number) for _, kappa, rho in now for number in (rho, kappa)])
+        damping = [(float(rho), float(kappa)) for _, kappa, rho in now]
+        for name, numbers in (("adding", tables), ("damping", damping)):
+            self.rooms[name].copy_(torch.tensor(numbers, dtype=torch.float64, device="cpu"))
 
     def _read_groups(self) -> None:
         """Learning rates and their like, too; the first time where the base's state is, which is set up by that."""
@@ -251,11 +249,3 @@ class Engine:
             row.lr = float(group["lr"])
             for name in ("weight_decay", "beta1", "beta2", "eps", "momentum", "momentum_decay"):
                 setattr(row, name, numbers[name])
-
-
-def _address(room: Any) -> int | None:
-    if room is None or (not torch.is_tensor(room) and len(room) == 0):
-        return None
-    if torch.is_tensor(room):
-        return int(room.data_ptr())
-    return room.buffer_info()[0] if isinstance(room, array) else ctypes.addressof(room)

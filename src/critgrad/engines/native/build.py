@@ -127,7 +127,7 @@ def compiled_core() -> ctypes.CDLL | None:
         library = build()
         try:
             core = ctypes.CDLL(str(library))
-            for function in (core.measure, core.decide, core.damp, core.apply):
+            for function in (core.measure, core.decide, core.apply):
                 function.argtypes, function.restype = [ctypes.c_void_p], None
             return core
         except (OSError, AttributeError) as error:

@@ -1,10 +1,10 @@
 /* The native core for a CPU: norms and inner products, the decision, and the pass that combines and inserts; for the bases of
    bases/families.py that pass makes the base's update, too.
 
-   Plain C; compiled at first use (build.py). A step is measure(), decide(), apply(); a policy of Python functions decides in
-   the place of decide(), and damp() follows it. Work is handed out in chunks by a shared counter, so a core that is busy
-   elsewhere holds nobody up, and what is computed does not depend on who computes it. Letters as in the paper: g, theta
-   (here p); G are the slots, K = G G', a = G g, w what the damping takes of each slot. */
+   Plain C; compiled at first use (build.py). A step is measure(), decide(), apply(); what a policy of Python functions has
+   decided is in the rows before decide(). Work is handed out in chunks by a shared counter, so a core that is busy elsewhere
+   holds nobody up, and what is computed does not depend on who computes it. Letters as in the paper: g, theta (here p); G are
+   the slots, K = G G', a = G g, w what the damping takes of each slot. */
 
 #include <float.h>
 #include <math.h>
@@ -65,7 +65,7 @@ typedef struct {
     double *sums; /* [row][1]: |g|^2; where the memory damps [row][2 + topC]: |g|^2, the same over what damps, a */
     double *room; /* topC * (topC + 1) numbers to solve in */
     void *parallel; /* GOMP_parallel of the pool that torch computes with; NULL: threads of our own */
-    int64_t part_count, chunk_count, row_count, topC, damping_count, threads, insert_only, policy, seed, every, max_age;
+    int64_t part_count, chunk_count, row_count, topC, damping_count, threads, empty, policy, seed, every, max_age;
     double decay;
 } Memory;
 
@@ -92,8 +92,13 @@ static double dot(const float *a, const float *b, int64_t n) {
     return total;
 }
 
+/* Values of the four slots used[0] to used[3]; of fewer the first once more, for nothing. */
+static void four_slots(const Part *part, const int64_t *used, int64_t count, int64_t at, const float **s) {
+    for (int j = 0; j < 4; j++) s[j] = part->slots + used[j < count ? j : 0] * part->length + at;
+}
+
 /* Of g with four others at once: more loads in flight, and g is read once for all of them. */
-static void four_dots(const float *g, const float *const *s, int64_t n, double *const *out) {
+static void four_dots(const float *g, const float *const *s, int64_t n, double *out) {
     Vec a = {0}, b = {0}, c = {0}, d = {0};
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) {
@@ -103,12 +108,12 @@ static void four_dots(const float *g, const float *const *s, int64_t n, double *
         c += x * *(const Vec *)(s[2] + i);
         d += x * *(const Vec *)(s[3] + i);
     }
-    *out[0] += lanes(a);
-    *out[1] += lanes(b);
-    *out[2] += lanes(c);
-    *out[3] += lanes(d);
+    out[0] = lanes(a);
+    out[1] = lanes(b);
+    out[2] = lanes(c);
+    out[3] = lanes(d);
     for (; i < n; i++)
-        for (int k = 0; k < 4; k++) *out[k] += (double)g[i] * s[k][i];
+        for (int k = 0; k < 4; k++) out[k] += (double)g[i] * s[k][i];
 }
 
 static void measure_chunk(const Memory *w, int64_t c) {
@@ -121,29 +126,26 @@ static void measure_chunk(const Memory *w, int64_t c) {
     if (!g) return;
     const int64_t *used = w->used + part->row * w->topC, live = w->rows[part->row].live;
     for (int64_t at = k.start; at < k.stop; at += BLOCK) {
-        int64_t n = k.stop - at < BLOCK ? k.stop - at : BLOCK, i = 0;
+        const int64_t n = k.stop - at < BLOCK ? k.stop - at : BLOCK;
         w->squares[c] += dot(g + at, g + at, n);
-        if (!dots) continue;
-        for (; i + 3 <= live; i += 4) {
+        for (int64_t i = 0; dots && i < live; i += 4) {
             const float *s[4];
-            double *out[4], unused = 0;
-            for (int j = 0; j < 4; j++) { /* three: one of them again, for nothing */
-                const int64_t k = used[i + j < live ? i + j : i];
-                s[j] = part->slots + k * part->length + at;
-                out[j] = i + j < live ? dots + k : &unused;
-            }
-            four_dots(g + at, s, n, out);
+            double products[4];
+            four_slots(part, used + i, live - i, at, s);
+            four_dots(g + at, s, n, products);
+            for (int64_t j = i; j < live && j < i + 4; j++) dots[used[j]] += products[j - i];
         }
-        for (; i < live; i++) dots[used[i]] += dot(g + at, part->slots + used[i] * part->length + at, n);
     }
 }
 
 static void find_live(Memory *w) {
+    w->empty = 1;
     for (int64_t r = 0; r < w->row_count; r++) {
         int64_t live = 0;
         for (int64_t k = 0; k < w->topC; k++)
             if (w->born[r * w->topC + k] > 0) w->used[r * w->topC + live++] = k;
         w->rows[r].live = live;
+        w->empty &= live == 0;
     }
 }
 
@@ -165,7 +167,7 @@ static void add_up(Memory *w) {
 
 /* -- the decision: the twin of policies.decide and policies.advance -------------------------------------------------- */
 
-enum { KOTH, BOTTOMC, FIFO, RANDOM, MNDS, RR, NCPR, SPARSE };
+enum { ASKED = -1, KOTH, BOTTOMC, FIFO, RANDOM, MNDS, RR, NCPR, SPARSE };
 enum { ADMISSION, EVICTION };
 
 static uint32_t mix32(uint32_t x) {
@@ -185,7 +187,7 @@ typedef struct {
     float *priority, *norm;
     int64_t *born;
     int64_t topC, live, t, stream;
-    float g, offered; /* the norm, and what asks for a place: that norm, or the caller's priority */
+    float g, entry; /* the norm, and the priority that asks for a place */
 } Table;
 
 /* By priority, of equal ones the oldest; or by age alone. Free slots are passed over. */
@@ -211,8 +213,7 @@ static int admits(const Table *m, int64_t policy, int64_t seed, int64_t every) {
         mean /= (float)m->live;
         return uniform(seed, m->t, m->stream, ADMISSION) * mean < fabsf(m->g - mean);
     }
-    float lowest = m->priority[first_to_go(m, 0)];
-    return (policy == BOTTOMC ? fminf(1 / m->offered, FLT_MAX) : m->offered) > lowest;
+    return m->entry > m->priority[first_to_go(m, 0)];
 }
 
 static int64_t victim(const Table *m, int64_t policy, int64_t seed) {
@@ -235,17 +236,18 @@ static void choose(Memory *w) {
         Row row = {.clock = w->clock[r], .live = w->rows[r].live};
         Table m = {w->priority + r * topC, w->norm + r * topC, w->born + r * topC, topC, row.live, row.clock + 1,
                    w->stream[r], sqrtf((float)*sums_of(w, r)), 0};
-        m.offered = w->offered ? (float)w->offered[r] : m.g;
+        const float offered = w->offered ? (float)w->offered[r] : m.g;
+        m.entry = policy == BOTTOMC ? fminf(1 / offered, FLT_MAX) : offered;
         int64_t free_slot = 0;
         while (free_slot < topC && m.born[free_slot] > 0) free_slot++;
         row.finite = isfinite(m.g);
         if (row.finite) {
             int64_t oldest = first_to_go(&m, 1);
             int expired = w->max_age > 0 && oldest >= 0 && m.t - m.born[oldest] >= w->max_age;
-            if (m.g > 0 && isfinite(m.offered) && m.offered >= 0) row.accept = expired || admits(&m, policy, w->seed, w->every);
+            if (m.g > 0 && isfinite(offered) && offered >= 0) row.accept = expired || admits(&m, policy, w->seed, w->every);
             if (row.accept) {
                 row.slot = expired ? oldest : free_slot < topC ? free_slot : victim(&m, policy, w->seed);
-                m.priority[row.slot] = policy == BOTTOMC ? fminf(1 / m.offered, FLT_MAX) : m.offered;
+                m.priority[row.slot] = m.entry;
                 m.norm[row.slot] = m.g;
                 m.born[row.slot] = m.t;
                 w->inserted[r]++;
@@ -293,7 +295,7 @@ static int solve(const double *K, const double *a, const int64_t *used, int64_t 
 }
 
 /* What is taken of each slot, then the new entry's row and column. Free slots keep zeros in all of it. */
-void damp(Memory *w) {
+static void damp(Memory *w) {
     const int64_t C = w->topC;
     for (int64_t r = 0; w->gram && r < w->row_count; r++) {
         const Row *row = w->rows + r;
@@ -316,7 +318,7 @@ void damp(Memory *w) {
 }
 
 void decide(Memory *w) {
-    choose(w);
+    if (w->policy != ASKED) choose(w);
     damp(w);
 }
 
@@ -462,27 +464,22 @@ static void refresh(const Part *part, Chunk k, int64_t clock, int64_t topC) {
     }
 }
 
+/* Not inlined: there gcc 12 forgot that d overlaps nothing, and from the third four on each took five times as long. */
+__attribute__((noinline)) static void subtract_four(float *restrict d, const float *u, const float *const *s, int64_t n) {
+    for (int64_t j = 0; j < n; j++) d[j] -= (u[0] * s[0][j] + u[1] * s[1][j]) + (u[2] * s[2][j] + u[3] * s[3][j]);
+}
+
 /* d = g - sum of w_i G_i of one block. */
 static void damped(const Memory *w, const Part *part, const float *g, int64_t at, int64_t n, float *restrict d) {
     const int64_t *used = w->used + part->row * w->topC, live = w->rows[part->row].live;
     const float *weights = w->weights + (part->group * w->row_count + part->row) * w->topC;
     memcpy(d, g + at, sizeof(float) * n);
-    int64_t i = 0;
-    for (; i + 3 <= live; i += 4) {
+    for (int64_t i = 0; i < live; i += 4) {
         const float *s[4];
         float u[4];
-        for (int j = 0; j < 4; j++) { /* three: nothing of one of them */
-            const int64_t k = used[i + j < live ? i + j : i];
-            s[j] = part->slots + k * part->length + at;
-            u[j] = i + j < live ? weights[k] : 0;
-        }
-        const float *restrict s0 = s[0], *restrict s1 = s[1], *restrict s2 = s[2], *restrict s3 = s[3];
-        for (int64_t j = 0; j < n; j++) d[j] -= (u[0] * s0[j] + u[1] * s1[j]) + (u[2] * s2[j] + u[3] * s3[j]);
-    }
-    for (; i < live; i++) {
-        const float *restrict s = part->slots + used[i] * part->length + at;
-        const float u = weights[used[i]];
-        for (int64_t j = 0; j < n; j++) d[j] -= u * s[j];
+        four_slots(part, used + i, live - i, at, s);
+        for (int j = 0; j < 4; j++) u[j] = i + j < live ? weights[used[i + j]] : 0;
+        subtract_four(d, u, s, n);
     }
 }
 
@@ -492,29 +489,25 @@ static void update_chunk(const Memory *w, int64_t c) {
     const Row *row = w->rows + part->row;
     const Group *group = w->groups + part->group;
     const float *g = w->grads[k.part];
-    const int64_t size = k.stop - k.start;
     float *slot = part->slots + row->slot * part->length, *target = group->family == NONE ? part->out : part->p;
-    if (!g || w->insert_only) {
-        if (row->accept) insert(size, g ? g + k.start : 0, slot + k.start, part->sum ? part->sum + k.start : 0);
-    } else if (part->sum) {
-        const int64_t at = k.start, live = row->finite ? row->live : 0; /* what is not finite is used as it is */
-        Scalars scalars = scalars_of(part, group, w->adding[part->group * (w->topC + 1) + live]);
-        float *m = part->m ? part->m + at : 0, *v = part->v ? part->v + at : 0;
-        update_span(group->family, row->accept ? ADDED_AND_STORED : ADDED, scalars, size, g + at, target + at, m, v, slot + at,
-                    part->sum + at);
+    if (!g || w->empty) {
+        if (row->accept) insert(k.stop - k.start, g ? g + k.start : 0, slot + k.start, part->sum ? part->sum + k.start : 0);
     } else {
-        Scalars scalars = scalars_of(part, group, (Adding){1, 0});
+        const int64_t live = row->finite ? row->live : 0; /* what is not finite is used as it is */
+        const int kind = !part->sum ? GIVEN : row->accept ? ADDED_AND_STORED : ADDED;
+        const Adding adding = part->sum ? w->adding[part->group * (w->topC + 1) + live] : (Adding){1, 0};
+        const Scalars scalars = scalars_of(part, group, adding);
         float room[BLOCK];
         for (int64_t at = k.start; at < k.stop; at += BLOCK) {
             const int64_t n = k.stop - at < BLOCK ? k.stop - at : BLOCK;
             const float *d = g + at;
-            if (row->finite && row->live) {
+            if (kind == GIVEN && live) {
                 damped(w, part, g, at, n, room);
                 d = room;
             }
-            float *m = part->m ? part->m + at : 0, *v = part->v ? part->v + at : 0;
-            update_span(group->family, GIVEN, scalars, n, d, target + at, m, v, 0, 0);
-            if (row->accept) memcpy(slot + at, g + at, sizeof(float) * n);
+            update_span(group->family, kind, scalars, n, d, target + at, part->m ? part->m + at : 0,
+                        part->v ? part->v + at : 0, slot + at, part->sum ? part->sum + at : 0);
+            if (kind == GIVEN && row->accept) memcpy(slot + at, g + at, sizeof(float) * n);
         }
     }
     if (part->sum && row->finite) refresh(part, k, row->clock, w->topC);
@@ -569,6 +562,6 @@ void measure(Memory *w) {
 }
 
 void apply(Memory *w) {
-    if (!w->insert_only) count_steps(w);
+    if (!w->empty) count_steps(w);
     together(w, update_chunk);
 }

@@ -10,10 +10,11 @@ graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ from ...memory.gram import settle
 from ...memory.keys import SCALE, SLOTS, SUM
 from ...memory.store import Part, Store
 from .. import adding_table
-from .launch import INTERPRETED, TUNING, Launcher, split
+from .launch import INTERPRETED, TUNING, Launcher
 
 FAMILIES = ("sgd", "rmsprop", "adam", "nadam")  # of bases/families.py, that update_kernels.base_update knows
 SMALLEST_RHO = 1e-37  # a kernel's numbers are single, and 0 would leave free slots without a pivot
@@ -53,22 +54,15 @@ def declines(store: Store) -> str | None:
     return None if unknown is None else f"Triton's kernels do not take {unknown}"
 
 
-class Chunks(NamedTuple):
-    """Pieces of some tensors, one for each program: of which tensor, and where it starts."""
-
-    tensor: Tensor
-    start: Tensor
-    number: int
-
-
 @dataclass
 class Launch:
     """Tensors that are measured and updated together: same group, same options, same dtype."""
 
     group: dict[str, Any] | None  # of the base; None: it steps by itself
     first: Part
-    measured: Chunks
-    updated: Chunks
+    buffers: int  # of the base, for each tensor
+    measured: Tensor  # chunks: of which tensor, and where it starts
+    updated: Tensor
     programs: int  # that measure
     row: int  # of the partial sums, where theirs begin
     block: int
@@ -96,9 +90,8 @@ class Engine:
         parts, device, C = store.parts, store.device, store.topC
         self.is_made = True
         self.groups = [None] * len(parts) if epilogue is None else epilogue.groups(parts)
-        # Alive as long as the table.
-        self.tensors = [self._tensors(part, group) for part, group in zip(parts, self.groups)]
-        addresses = [[0 if t is None else t.data_ptr() for t in row] for row in self.tensors]
+        # Alive as long as the table of their addresses.
+        self.held = [self._tensors(part, group) for part, group in zip(parts, self.groups)]
         # Directions of a dtype go to one buffer; those whose length keeps the next one aligned come first.
         starts = [0] * len(parts)
         self.pieces: dict[torch.dtype, list[int]] = {}
@@ -107,18 +100,12 @@ class Engine:
             starts[i] = starts[mine[-1]] + parts[mine[-1]].length if mine else 0
             mine.append(i)
         self.shapes = [local(part.param.detach()) for part in parts]
-        aligned = [
-            all(a % 16 == 0 for a in (*row[:-COUNTERS], part.length, start))
-            for part, row, start in zip(parts, addresses, starts)
-        ]
-
-        def table(values: list[Any], dtype: torch.dtype = torch.int64) -> Tensor:
-            return torch.tensor(values, dtype=dtype, device="cpu").to(device)
-
-        self.static = table(list(zip(*addresses)))
-        self.lengths, self.rows = table([part.length for part in parts]), table([part.row for part in parts])
-        self.counted = table([int(part.counts) for part in parts], torch.int32)
-        self.aligned, self.starts = table(aligned, torch.int32), table(starts)
+        rows = []
+        for part, tensors, start in zip(parts, self.held, starts):
+            addresses = [0 if t is None else t.data_ptr() for t in tensors]
+            aligned = all(a % 16 == 0 for a in (*addresses[:-COUNTERS], part.length, start))
+            rows.append((*addresses, part.length, part.row, start, aligned, part.counts))
+        self.tensors = self._table(rows)
         self.decisions = torch.zeros(store.rows, DECISION_COLUMNS, dtype=torch.int64, device=device)
         self.corrections = torch.ones(len(parts), CORRECTION_COLUMNS, dtype=torch.float32, device=device)
         self.weights = torch.zeros(store.rows, C, dtype=torch.float32, device=device)
@@ -131,7 +118,7 @@ class Engine:
         self.low = triton.next_power_of_2(max(C - self.high, 2))
         self.cut = TUNING.dots_of(parts[0].format.dtype.itemsize)
         self.span = TUNING.norms_span if not self.damps else TUNING.own_span if store.by_tensor else self.cut.span
-        self._make_launches(table)
+        self._make_launches()
         kernels = (norms_kernel, dots_kernel, decide_kernel, update_kernel)
         self.norms, self.dots, self.decide_, self.update = (Launcher(kernel, device) for kernel in kernels)
         self.grad_addresses: list[int] | None = None
@@ -139,8 +126,11 @@ class Engine:
         self.grads = torch.zeros(len(parts), dtype=torch.int64, device=device)
         self.copied: list[Tensor] = []  # keeps what the device still reads alive until the next step
 
+    def _table(self, values: list[Any]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=self.store.device)
+
     def _tensors(self, part: Part, group: dict[str, Any] | None) -> list[Tensor | None]:
-        """In the order of the rows of the table: parameter, slots, sum, scales, two buffers, two counters."""
+        """In the order of the table's columns: parameter, slots, sum, scales, two buffers, two counters."""
         buffers: list[Any] = []
         counters: list[Any] = []
         if group is not None:
@@ -155,13 +145,13 @@ class Engine:
             *(counters + [None] * COUNTERS)[:COUNTERS],
         ]
 
-    def _make_launches(self, table: Callable[..., Tensor]) -> None:
+    def _make_launches(self) -> None:
         """And room for partial sums: a row for each chunk that is measured, or for each program where those take many."""
         store = self.store
 
-        def chunks(numbers: list[int], size: int, least: int = 0) -> Chunks:
-            found = [(i, start) for i in numbers for start in range(0, max(store.parts[i].length, least), size)]
-            return Chunks(table([i for i, _ in found], torch.int32), table([start for _, start in found]), len(found))
+        def chunks(numbers: list[int], size: int, least: int = 0) -> Tensor:
+            starts = ((i, range(0, max(store.parts[i].length, least), size)) for i in numbers)
+            return self._table([(i, start) for i, each in starts for start in each])
 
         alike: dict[Any, list[int]] = {}
         for i, part in enumerate(store.parts):
@@ -178,15 +168,16 @@ class Engine:
             block, warps = TUNING.update(self.damps, bytes_of_a_value, self.family, buffers)
             measured = chunks(numbers, self.span, least=1)  # steps are counted there: of empty tensors (shards), too
             many = self.damps and not store.by_tensor
-            programs = min(measured.number, most) if many else measured.number
-            self.launches.append(Launch(group, first, measured, chunks(numbers, block), programs, rows, block, warps))
+            programs = min(len(measured), most) if many else len(measured)
+            updated = chunks(numbers, block)
+            self.launches.append(Launch(group, first, buffers, measured, updated, programs, rows, block, warps))
             at = rows
             for i in numbers if store.by_tensor else ():
                 bounds[store.parts[i].row] = [at, at - (-max(store.parts[i].length, 1) // self.span)]
                 at = bounds[store.parts[i].row][1]
             rows += programs
-        self.bounds = table(bounds if store.by_tensor else [[0, rows]])
-        self.one_row = table([[0, 1]])
+        self.bounds = self._table(bounds if store.by_tensor else [[0, rows]])
+        self.one_row = self._table([[0, 1]])
         columns = 1 + (2 if self.rounded else 1) * store.topC if self.damps else 3 if store.needs("cosine") else 1
         self.partials = torch.zeros(max(rows, 1), columns, dtype=torch.float64, device=store.device)
 
@@ -212,16 +203,13 @@ class Engine:
         # A captured graph writes its own addresses at every replay, and nobody is told.
         if addresses == self.grad_addresses and not capturing and not self.captured:
             return
+        self.grad_addresses = addresses
+        table = torch.tensor(addresses, dtype=torch.int64, device="cpu")
+        table = table if INTERPRETED else table.pin_memory()
         if capturing:
             # The graph reads this buffer at every replay, so it must stay and never be written again.
-            table = torch.tensor(addresses, dtype=torch.int64, device="cpu").pin_memory()
             self.captured.append(table)
-            self.grads.copy_(table, non_blocking=True)
-            self.grad_addresses = None
-            return
-        table = torch.tensor(addresses, dtype=torch.int64, device="cpu")
-        self.grads.copy_(table if INTERPRETED else table.pin_memory(), non_blocking=True)
-        self.grad_addresses = addresses
+        self.grads.copy_(table, non_blocking=True)
 
     def _there(self) -> Any:
         """Triton launches on the current device, which need not be the parameters'."""
@@ -235,18 +223,16 @@ class Engine:
         store, cut = self.store, self.cut
         self.present = [g is not None for g in grads]
         counts = bool(self.epilogue is not None and self.epilogue.family.counters)
-        tables = (self.lengths, self.aligned, self.counted, self.static, self.grads, len(store.parts))
         with self._there():
             self._write_addresses(grads)
             for launch in self.launches:
-                group, first, chunks, format_ = launch.group or {}, launch.first, launch.measured, launch.first.format
-                beta1, beta2 = group.get("betas", (0.0, 0.0))
-                schedule = (*split(beta1), *split(beta2), *split(0.96 ** group.get("momentum_decay", 0.0)))
-                room = (self.partials[launch.row :], self.corrections)
+                group, first, format_ = launch.group or {}, launch.first, launch.first.format
+                schedule = (*group.get("betas", (0.0, 0.0)), 0.96 ** group.get("momentum_decay", 0.0))
+                tables = (launch.measured, self.tensors, self.grads, self.partials[launch.row :], self.corrections)
                 base: dict[str, Any] = {"DTYPE": TYPES[first.dtype], "FAMILY": self.family, "COUNTS": counts}
                 if self.damps:
                     self.dots(
-                        launch.programs, *chunks, *tables, self.rows, store.topC, store.gram, *room, *schedule,
+                        launch.programs, *tables, *schedule, store.gram, len(launch.measured), store.topC,
                         warps=cut.warps, registers=cut.registers, **base,
                         CODE=TYPES[format_.dtype], LARGEST=format_.largest_code or 0.0, ROUNDED=self.rounded,
                         BY_TENSOR=store.by_tensor, WIDTH=self.width, HIGH=self.high, LOW=self.low,
@@ -254,7 +240,7 @@ class Engine:
                     )  # fmt: skip
                 else:
                     self.norms(
-                        launch.programs, *chunks[:2], *tables, *room, *schedule,
+                        launch.programs, *tables, *schedule,
                         warps=TUNING.norms[1], **base, COSINE=store.needs("cosine"), SPAN=self.span, BLOCK=TUNING.norms[0],
                     )  # fmt: skip
             many = self.damps and not store.by_tensor and self.partials.shape[0] > 256
@@ -315,39 +301,23 @@ class Engine:
         return self.adding[aggregation, kappa]
 
     def _update(self, launch: Launch, out: Tensor) -> None:
-        group, epilogue, store, part = launch.group, self.epilogue, self.store, launch.first
-        format_ = part.format
-        aggregation = part.aggregation
-        lr: Any = 0.0 if group is None else group["lr"]
+        epilogue, store, part = self.epilogue, self.store, launch.first
+        group = launch.group or {}
+        format_, aggregation = part.format, part.aggregation
+        lr = group.get("lr", 0.0)
         lr_is_tensor = torch.is_tensor(lr)
         # A compiled kernel reads what it was compiled for, whatever dtype comes later.
-        lr_tensor = lr.to(store.device, torch.float32, non_blocking=True) if lr_is_tensor else self.weights
-        numbers = {"momentum": 0.0} if group is None else epilogue.numbers(group)
+        lr = lr.to(store.device, torch.float32, non_blocking=True) if lr_is_tensor else float(lr)
+        n: dict[str, float] = defaultdict(float) if epilogue is None else epilogue.numbers(group)
         self.update(
-            launch.updated.number, *launch.updated[:2], self.lengths, self.rows, self.aligned, self.static,
-            self.grads, len(store.parts), self.decisions, self.corrections, self.weights,
-            0.0 if lr_is_tensor else float(lr), lr_tensor, self.weights if self.damps else self._adding(part), out, self.starts,
-            *kernel_scalars(self.family, numbers), store.topC,
+            len(launch.updated), launch.updated, self.tensors, self.grads, self.decisions, self.corrections,
+            self.weights if self.damps else self._adding(part), out,
+            # One minus a beta is taken here, in double precision.
+            lr, n["weight_decay"], n["beta1"], 1 - n["beta1"], n["beta2"], 1 - n["beta2"], n["eps"], n["momentum"], store.topC,
             warps=launch.warps, LR_TENSOR=lr_is_tensor,
-            PICK=aggregation.number if isinstance(aggregation, Pick) else -1, FAMILY=self.family,
-            BUFFERS=0 if group is None else len(epilogue.family.buffers(group)),
-            DECOUPLED=group is not None and epilogue.decoupled(group), MOMENTUM=numbers["momentum"] != 0,
-            NESTEROV=bool(group and group.get("nesterov")), MAXIMIZE=bool(group and group.get("maximize")),
+            PICK=aggregation.number if isinstance(aggregation, Pick) else -1, FAMILY=self.family, BUFFERS=launch.buffers,
+            DECOUPLED=epilogue is not None and epilogue.decoupled(group),
+            NESTEROV=bool(group.get("nesterov")), MAXIMIZE=bool(group.get("maximize")),
             DAMPING=store.topC if self.damps else 0, BY_TENSOR=store.by_tensor, DTYPE=TYPES[part.dtype],
             CODE=TYPES[format_.dtype], LARGEST=format_.largest_code or 0.0, BLOCK=launch.block,
         )  # fmt: skip
-
-
-def kernel_scalars(family: str, numbers: dict[str, float]) -> tuple[float, ...]:
-    """``s0`` to ``s5`` of ``base_update``. One minus a beta is taken here, in double precision."""
-    if family == "none":
-        return (0.0,) * 6
-    decay, momentum = numbers["weight_decay"], numbers["momentum"]
-    if family in ("adam", "nadam"):
-        beta1, beta2 = numbers["beta1"], numbers["beta2"]
-        return decay, beta1, 1 - beta1, beta2, 1 - beta2, numbers["eps"]
-    if family == "rmsprop":
-        return decay, numbers["alpha"], 1 - numbers["alpha"], numbers["eps"], momentum, 0.0
-    if family == "sgd":
-        return decay, momentum, 0.0, 0.0, 0.0, 0.0
-    raise NotImplementedError(family)

@@ -34,32 +34,28 @@ def as_flag(condition):
 
 
 @triton.jit
-def total(partials, begin, end, stride, column, BLOCK: tl.constexpr):
-    lanes = tl.arange(0, BLOCK)
-    sums = tl.zeros((BLOCK,), tl.float64)
+def totals(partials, begin, end, stride, first, columns, inside, BLOCK: tl.constexpr):
+    """Of some columns, each over the rows from ``begin`` to ``end``."""
+    sums = tl.zeros((BLOCK, columns.shape[0]), tl.float64)
     for at in range(begin, end, BLOCK):
-        row = at + lanes
-        sums += tl.load(partials + row * stride + column, mask=row < end, other=0.0)
+        row = at + tl.arange(0, BLOCK)[:, None]
+        mask = (row < end) & inside[None, :]
+        sums += tl.load(partials + row * stride + first + columns[None, :], mask=mask, other=0.0)
     return tl.sum(sums, axis=0)
 
 
 @triton.jit
-def column_totals(partials, begin, end, stride, first, columns, inside, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    lanes = tl.arange(0, BLOCK)
-    sums = tl.zeros((BLOCK, WIDTH), tl.float64)
-    for at in range(begin, end, BLOCK):
-        row = at + lanes
-        mask = (row[:, None] < end) & inside[None, :]
-        sums += tl.load(partials + row[:, None] * stride + first + columns[None, :], mask=mask, other=0.0)
-    return tl.sum(sums, axis=0)
+def total(partials, begin, end, stride, column, BLOCK: tl.constexpr):
+    one = tl.arange(0, 1)
+    return tl.sum(totals(partials, begin, end, stride, column, one, one == 0, BLOCK), axis=0)
 
 
 @triton.jit
 def choose(
-    priority, norm, born, live, inside, slots, g_norm, offered, cosine, t, seed, stream, every, max_age, topC,
+    priority, norm, born, live, inside, slots, g_norm, entry, cosine, t, seed, stream, every, max_age, topC,
     POLICY: tl.constexpr, AGED: tl.constexpr,
 ):  # fmt: skip
-    """``(admitted, slot)`` for a finite gradient that is not zero."""
+    """``(admitted, slot)`` for a finite gradient that is not zero, whose priority would be ``entry``."""
     n = tl.sum(live.to(tl.int64), axis=0)
     full = n == topC
     lowest = tl.min(tl.where(live, priority, float("inf")), axis=0)
@@ -69,10 +65,8 @@ def choose(
     oldest = first_where(live, born, slots)
     admitted = full | (n < topC)  # True, as a tensor
     victim = weakest
-    if (POLICY == "KotH") or (POLICY == "RR") or (POLICY == "NCPR"):
-        admitted = (offered > lowest) | (n < topC)
-    elif POLICY == "bottomC":
-        admitted = (tl.minimum(1.0 / offered, _LARGEST) > lowest) | (n < topC)
+    if (POLICY == "KotH") or (POLICY == "bottomC") or (POLICY == "RR") or (POLICY == "NCPR"):
+        admitted = (entry > lowest) | (n < topC)
     elif POLICY == "random":
         admitted = coin < 0.5
     elif POLICY == "sparse":
@@ -105,14 +99,11 @@ def choose(
 
 @triton.jit
 def advance(
-    priorities, norms, borns, clocks, inserted, row, priority, norm, born, inside, slots, g_norm, offered, t, finite, accept,
-    slot, decay, topC, POLICY: tl.constexpr,
+    priorities, norms, borns, clocks, inserted, row, priority, norm, born, inside, slots, g_norm, entry, t, finite, accept,
+    slot, decay, topC,
 ):  # fmt: skip
     """The tables after the insertion, every priority decayed; nothing at all for a gradient that was not finite."""
     hit = (slots == slot) & accept
-    entry = offered
-    if POLICY == "bottomC":
-        entry = tl.minimum(1.0 / offered, _LARGEST)
     priority = tl.where(hit, entry, priority)
     priority = tl.where(finite, priority * decay, priority)
     at = row * topC + slots
@@ -141,7 +132,7 @@ def write_picks(decisions, row, norm, born, live, slots, n):
 def solve(A, b, i, rho, WIDTH: tl.constexpr):
     """``x`` with ``A x = b``, A symmetric positive definite: Gauss-Jordan without pivoting, in float64.
 
-    And whether a pivot was rounding (aggregations.py, NOTE [lost in rounding]); its ``x`` is zero then.
+    And whether a pivot was rounding (memory/damping.py, NOTE [lost in rounding]); its ``x`` is zero then.
     """
     row, column = i[:, None], i[None, :]
     smallest = tl.maximum(_ROUNDING * tl.sum(tl.where(row == column, A, 0.0), axis=1), rho / 2)
@@ -161,7 +152,7 @@ def solve(A, b, i, rho, WIDTH: tl.constexpr):
 
 @triton.jit
 def damp(weights, gram, a, finite, slots, inside, rho, kappa, WIDTH: tl.constexpr):
-    """What is taken of each slot: the twin of ``aggregations.damping_weights``."""
+    """What is taken of each slot: the twin of ``damping.damping_weights``."""
     row, column = slots[:, None], slots[None, :]
     trace = tl.sum(tl.sum(tl.where(row == column, gram, 0.0), axis=1), axis=0)
     use = as_flag(finite & (trace > 0))
@@ -213,9 +204,9 @@ def decide_kernel(
         row, column = slots[:, None], slots[None, :]
         both = (row < topC) & (column < topC)
         gram = tl.load(grams + row * topC + column, mask=both, other=0.0)
-        a = column_totals(partials, begin, end, stride, 1, slots, inside, WIDTH, BLOCK)
+        a = totals(partials, begin, end, stride, 1, slots, inside, BLOCK)
         if ROUNDED:
-            r = column_totals(partials, begin, end, stride, 1 + topC, slots, inside, WIDTH, BLOCK)
+            r = totals(partials, begin, end, stride, 1 + topC, slots, inside, BLOCK)
             last = newest_entry(grams, topC, WIDTH)
             gram = tl.where(gram == gram, gram, tl.where(row == last, r[None, :], r[:, None]))
         damp(weights + number * topC, gram, a, finite, slots, inside, rho, kappa, WIDTH)
@@ -237,10 +228,13 @@ def decide_kernel(
     offered = g_norm
     if GIVEN:
         offered = tl.load(priorities_given + number)
+    entry = offered
+    if POLICY == "bottomC":
+        entry = tl.minimum(1.0 / offered, _LARGEST)
     if PICKS:
         write_picks(decisions, number, norm, born, live, slots, n)
     admitted, slot = choose(
-        priority, norm, born, live, inside, slots, g_norm, offered, cosine, t, seed, tl.load(streams + number), every, max_age,
+        priority, norm, born, live, inside, slots, g_norm, entry, cosine, t, seed, tl.load(streams + number), every, max_age,
         topC, POLICY, AGED,
     )  # fmt: skip
     accept = as_flag(admitted & finite & (g_norm > 0) & (offered >= 0) & (offered - offered == 0.0))
@@ -251,14 +245,13 @@ def decide_kernel(
     tl.store(there + LIVE, n)
     tl.store(there + CLOCK, tl.where(finite, t, t - 1))
     if DAMPS:
+        products = tl.where(slots == slot, square, a)
         if ROUNDED:
-            entry = a * 0.0 + float("nan")
-        else:
-            entry = tl.where(slots == slot, square, a)
-        gram = tl.where((row == slot) & accept, entry[None, :], gram)
-        gram = tl.where((column == slot) & accept, entry[:, None], gram)
+            products = a * 0.0 + float("nan")
+        gram = tl.where((row == slot) & accept, products[None, :], gram)
+        gram = tl.where((column == slot) & accept, products[:, None], gram)
         tl.store(grams + row * topC + column, gram, mask=both)
     advance(
-        priorities, norms, borns, clocks, inserted, number, priority, norm, born, inside, slots, g_norm, offered, t, finite,
-        accept, slot, decay, topC, POLICY,
+        priorities, norms, borns, clocks, inserted, number, priority, norm, born, inside, slots, g_norm, entry, t, finite,
+        accept, slot, decay, topC,
     )  # fmt: skip

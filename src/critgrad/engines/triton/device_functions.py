@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-# Rows of the table of addresses, one column per tensor. The buffers are the base's, in the order of its family.
+# Columns of the table of tensors, one row for each: addresses first. The buffers are the base's, in the order of its family.
 PARAM = tl.constexpr(0)
 SLOTS = tl.constexpr(1)
 SUM = tl.constexpr(2)
@@ -18,7 +18,13 @@ BUFFER0 = tl.constexpr(4)
 BUFFER1 = tl.constexpr(5)
 STEP = tl.constexpr(6)
 PRODUCT = tl.constexpr(7)  # of NAdam's momenta so far
-COUNTERS = 2  # the last rows: one number each, which need not be aligned
+COUNTERS = 2  # the last addresses: of one number each, which need not be aligned
+LENGTH = tl.constexpr(8)
+ROW = tl.constexpr(9)  # of the memory's tables
+START = tl.constexpr(10)  # in the buffer of directions
+ALIGNED = tl.constexpr(11)  # whether all of it is
+COUNTED = tl.constexpr(12)  # whether this rank adds its squares
+_COLUMNS = tl.constexpr(13)
 
 # Columns of what an update is corrected with, one row per tensor.
 OF_MOMENTUM = tl.constexpr(0)  # Adam divides by it, NAdam multiplies with it
@@ -40,6 +46,14 @@ _TINY = tl.constexpr(1.1754943508222875e-38)
 _ROUNDER = tl.constexpr(12582912.0)  # 1.5 * 2**23: adding and taking it away rounds to an integer, halves to even
 _OFFSET = tl.constexpr(8388736.0)  # 2**23 + 128
 _OFFSET_BITS = tl.constexpr(0x4B000080)  # of it
+
+
+@triton.jit
+def chunk_of(chunks, number, tensors, grads):
+    """``(tensor, where the chunk starts in it, its row of the table, the address of its gradient)``."""
+    tensor = tl.load(chunks + 2 * number)
+    start = tl.multiple_of(tl.load(chunks + 2 * number + 1), 256)
+    return tensor, start, tensors + tensor * _COLUMNS, tl.load(grads + tensor)
 
 
 @triton.jit
@@ -134,7 +148,7 @@ def _mix32(x):
 
 @triton.jit
 def uniform(seed, t, stream, PURPOSE: tl.constexpr):
-    """The twin of ``policies.uniform``."""
+    """The twin of ``draws.uniform``."""
     h = _mix32((t & 0xFFFFFFFF) ^ (seed & 0xFFFFFFFF))
     h = _mix32(h ^ (t >> 32) ^ ((seed >> 32) & 0xFFFFFFFF))
     h = _mix32((h + stream * 2 + PURPOSE) & 0xFFFFFFFF)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -112,10 +111,3 @@ class Launcher:
         known = self.kernel[(programs,)](*args, **constants, num_warps=warps, maxnreg=registers)
         if SHORT_WAY and known is not None:  # the interpreter gives nothing back
             self.compiled[key] = known
-
-
-@lru_cache(256)  # betas may be on a schedule
-def split(value: float) -> tuple[float, float]:
-    """A double as two floats, since a kernel's arguments are single: their sum has 48 bits."""
-    high = float(torch.tensor(value, dtype=torch.float32, device="cpu"))
-    return high, value - high

@@ -23,10 +23,6 @@ TYPES = {
 }
 
 
-def _reachable(device: torch.device) -> bool:
-    return device.type == "cuda" or (INTERPRETED and device.type == "cpu")
-
-
 def unknown_to_kernels(store: Store) -> str | None:
     """What of a store no kernel knows, or ``None``."""
     name = store.policy.name
@@ -48,7 +44,7 @@ def unknown_to_kernels(store: Store) -> str | None:
     if store.by_tensor and store.process_group is not None:
         return 'scope="tensor" over ranks'
     for part in store.parts:
-        if part.device != store.device or not _reachable(part.device):
+        if part.device != store.device or part.device.type not in (("cuda", "cpu") if INTERPRETED else ("cuda",)):
             return "parameters on several devices"
         if part.layout.complex or part.dtype not in TYPES or part.format.dtype not in TYPES:
             return f"parameters in {part.dtype} with slots in {part.format_name}"

@@ -10,30 +10,33 @@ import triton
 import triton.language as tl
 
 from .device_functions import (
+    ALIGNED,
     CORRECTION_COLUMNS,
+    COUNTED,
+    LENGTH,
     OF_DIRECTION,
     OF_MOMENTUM,
     OF_SQUARES,
     PRODUCT,
+    ROW,
     SCALE,
     SCALE_BLOCK,
     SLOTS,
     STEP,
     SUM,
+    chunk_of,
     load,
     numbers,
     pointer,
 )
 
 CORRECTIONS = tl.constexpr(CORRECTION_COLUMNS)
-# What a base's counting needs beside the step, each a double in two floats.
-SCHEDULE = ("beta1_hi", "beta1_lo", "beta2_hi", "beta2_lo", "fading_hi", "fading_lo")
 
 
 @triton.jit
 def _power(base, exponent):
     """``base ** exponent`` in float64 for whole exponents up to 2**24, the largest step count that float32 can hold."""
-    result = base * 0.0 + 1.0
+    result = tl.full((), 1.0, tl.float64)
     for _ in range(25):
         result = tl.where(exponent % 2 == 1, result * base, result)
         base = base * base
@@ -42,31 +45,27 @@ def _power(base, exponent):
 
 
 @triton.jit
-def _count_step(
-    static, tensors, tensor, corrections, beta1_hi, beta1_lo, beta2_hi, beta2_lo, fading_hi, fading_lo, FAMILY: tl.constexpr
-):  # fmt: skip
+def _count_step(entry, mine, beta1, beta2, fading, FAMILY: tl.constexpr):
     """Count the step of a tensor with a gradient, and write what its update is corrected with.
 
     Adam: 1 - beta ** step. NAdam: what momentum and direction are multiplied with. Its momentum is mu = beta1 * (1 - f ** step
     / 2), ``fading`` f = 0.96 ** momentum_decay, and the product of them so far is state, which torch multiplies in float32.
     """
-    step_pointer = tl.load(static + STEP * tensors + tensor).to(tl.pointer_type(tl.float32))
+    step_pointer = tl.load(entry + STEP).to(tl.pointer_type(tl.float32))
     step = tl.load(step_pointer) + 1
     tl.store(step_pointer, step)
     if FAMILY == "adam" or FAMILY == "nadam":
         whole = step.to(tl.int64)
-        beta1 = tl.cast(beta1_hi, tl.float64) + tl.cast(beta1_lo, tl.float64)
-        beta2 = tl.cast(beta2_hi, tl.float64) + tl.cast(beta2_lo, tl.float64)
-        mine = corrections + tensor * CORRECTIONS
-        tl.store(mine + OF_SQUARES, tl.sqrt(1.0 - _power(beta2, whole)).to(tl.float32))
+        beta1 = tl.full((), beta1, tl.float64)
+        tl.store(mine + OF_SQUARES, tl.sqrt(1.0 - _power(tl.full((), beta2, tl.float64), whole)).to(tl.float32))
         if FAMILY == "adam":
             tl.store(mine + OF_MOMENTUM, (1.0 - _power(beta1, whole)).to(tl.float32))
         else:
-            fading = tl.cast(fading_hi, tl.float64) + tl.cast(fading_lo, tl.float64)
+            fading = tl.full((), fading, tl.float64)
             faded = _power(fading, whole)
             mu = beta1 * (1.0 - 0.5 * faded)
             mu_next = beta1 * (1.0 - 0.5 * faded * fading)
-            product_pointer = tl.load(static + PRODUCT * tensors + tensor).to(tl.pointer_type(tl.float32))
+            product_pointer = tl.load(entry + PRODUCT).to(tl.pointer_type(tl.float32))
             product = tl.load(product_pointer) * mu.to(tl.float32)
             tl.store(product_pointer, product)
             product = product.to(tl.float64)
@@ -76,16 +75,9 @@ def _count_step(
 
 @triton.jit
 def _squares(
-    g_address,
-    s_address,
-    start,
-    length,
-    DTYPE: tl.constexpr,
-    COSINE: tl.constexpr,
-    SPAN: tl.constexpr,
-    BLOCK: tl.constexpr,
-    FULL: tl.constexpr,
-):
+    g_address, s_address, start, length,
+    DTYPE: tl.constexpr, COSINE: tl.constexpr, SPAN: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
+):  # fmt: skip
     lanes = tl.arange(0, BLOCK)
     square = tl.zeros((BLOCK,), tl.float32)
     against = tl.zeros((BLOCK,), tl.float32)
@@ -104,37 +96,31 @@ def _squares(
     return tl.sum(square), tl.sum(against), tl.sum(own)
 
 
-@triton.jit(do_not_specialize=["tensors", *SCHEDULE])
+@triton.jit
 def norms_kernel(
-    chunk_tensor, chunk_start, lengths, aligned, counted, static, grads, tensors, partials, corrections,
-    beta1_hi, beta1_lo, beta2_hi, beta2_lo, fading_hi, fading_lo,
+    chunks, tensors, grads, partials, corrections, beta1: tl.float64, beta2: tl.float64, fading: tl.float64,
     DTYPE: tl.constexpr, FAMILY: tl.constexpr, COUNTS: tl.constexpr, COSINE: tl.constexpr, SPAN: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Squares of one coarse chunk (``SPAN`` values) -> a row of ``partials``: |g|^2 and, with COSINE, g*s and s*s."""
     chunk = tl.program_id(0)
-    tensor = tl.load(chunk_tensor + chunk).to(tl.int64)
-    start = tl.multiple_of(tl.load(chunk_start + chunk), 256)
-    length = tl.load(lengths + tensor)
-    g_address = tl.load(grads + tensor)
-    s_address = tl.load(static + SUM * tensors + tensor)
+    tensor, start, entry, g_address = chunk_of(chunks, chunk, tensors, grads)
+    length = tl.load(entry + LENGTH)
+    s_address = tl.load(entry + SUM)
     if COUNTS:
         if (start == 0) & (g_address != 0):
-            _count_step(
-                static, tensors, tensor, corrections, beta1_hi, beta1_lo, beta2_hi, beta2_lo, fading_hi, fading_lo, FAMILY
-            )  # fmt: skip
-    full = (start + SPAN <= length) & (tl.load(aligned + tensor) != 0) & (g_address != 0)
+            _count_step(entry, corrections + tensor * CORRECTIONS, beta1, beta2, fading, FAMILY)
+    full = (start + SPAN <= length) & (tl.load(entry + ALIGNED) != 0) & (g_address != 0)
     if full:
         square, against, own = _squares(g_address, s_address, start, length, DTYPE, COSINE, SPAN, BLOCK, True)
     else:
         square, against, own = _squares(g_address, s_address, start, length, DTYPE, COSINE, SPAN, BLOCK, False)
-    weight = tl.load(counted + tensor).to(tl.float64)
+    weight = tl.load(entry + COUNTED).to(tl.float64)
+    row = partials + chunk * (3 if COSINE else 1)
+    tl.store(row, square.to(tl.float64) * weight)
     if COSINE:
-        tl.store(partials + chunk * 3, square.to(tl.float64) * weight)
-        tl.store(partials + chunk * 3 + 1, against.to(tl.float64) * weight)
-        tl.store(partials + chunk * 3 + 2, own.to(tl.float64) * weight)
-    else:
-        tl.store(partials + chunk, square.to(tl.float64) * weight)
+        tl.store(row + 1, against.to(tl.float64) * weight)
+        tl.store(row + 2, own.to(tl.float64) * weight)
 
 
 @triton.jit
@@ -230,10 +216,10 @@ def newest_entry(grams, topC, WIDTH: tl.constexpr):
     return tl.max(tl.where(diagonal != diagonal, i, 0), axis=0).to(tl.int64)
 
 
-@triton.jit(do_not_specialize=["chunks", "tensors", "topC", *SCHEDULE])
+@triton.jit(do_not_specialize=["count", "topC"])
 def dots_kernel(
-    chunk_tensor, chunk_start, chunks, lengths, aligned, counted, static, grads, tensors, rows, topC, grams, partials,
-    corrections, beta1_hi, beta1_lo, beta2_hi, beta2_lo, fading_hi, fading_lo,
+    chunks, tensors, grads, partials, corrections, beta1: tl.float64, beta2: tl.float64, fading: tl.float64,
+    grams, count, topC,
     DTYPE: tl.constexpr, CODE: tl.constexpr, LARGEST: tl.constexpr, ROUNDED: tl.constexpr, FAMILY: tl.constexpr,
     COUNTS: tl.constexpr, BY_TENSOR: tl.constexpr, WIDTH: tl.constexpr, HIGH: tl.constexpr, LOW: tl.constexpr,
     SPLIT: tl.constexpr, SPAN: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, EACH: tl.constexpr,
@@ -255,22 +241,18 @@ def dots_kernel(
     newest = tl.cast(0, tl.int64)
     if not BY_TENSOR:
         newest = newest_entry(grams, topC, WIDTH)
-    for chunk in range(tl.program_id(0), chunks, tl.num_programs(0)):
-        tensor = tl.load(chunk_tensor + chunk).to(tl.int64)
-        start = tl.multiple_of(tl.load(chunk_start + chunk), 256)
-        length = tl.load(lengths + tensor)
-        g_address = tl.load(grads + tensor)
-        slots = tl.load(static + SLOTS * tensors + tensor)
-        scales = tl.load(static + SCALE * tensors + tensor)
+    for chunk in range(tl.program_id(0), count, tl.num_programs(0)):
+        tensor, start, entry, g_address = chunk_of(chunks, chunk, tensors, grads)
+        length = tl.load(entry + LENGTH)
+        slots = tl.load(entry + SLOTS)
+        scales = tl.load(entry + SCALE)
         if BY_TENSOR:
-            newest = newest_entry(grams + tl.load(rows + tensor) * topC * topC, topC, WIDTH)
+            newest = newest_entry(grams + tl.load(entry + ROW) * topC * topC, topC, WIDTH)
         if COUNTS:
             if (start == 0) & (g_address != 0):
-                _count_step(
-                    static, tensors, tensor, corrections, beta1_hi, beta1_lo, beta2_hi, beta2_lo, fading_hi, fading_lo, FAMILY
-                )  # fmt: skip
+                _count_step(entry, corrections + tensor * CORRECTIONS, beta1, beta2, fading, FAMILY)
         end = tl.minimum(length - start, SPAN).to(tl.int32)
-        whole = tl.where((tl.load(aligned + tensor) != 0) & (g_address != 0), end // BLOCK * BLOCK, 0)
+        whole = tl.where((tl.load(entry + ALIGNED) != 0) & (g_address != 0), end // BLOCK * BLOCK, 0)
         square = tl.zeros((1, LANES), tl.float32)
         a = tl.zeros((HIGH, LANES), tl.float32)
         r = tl.zeros((HIGH, LANES), tl.float32)
@@ -284,7 +266,7 @@ def dots_kernel(
             g_address, slots, scales, start, whole, end, length, topC, newest, square, a, r, b, s,
             DTYPE, CODE, LARGEST, ROUNDED, HIGH, SPLIT, FEW, 1, False,
         )  # fmt: skip
-        weight = tl.load(counted + tensor).to(tl.float64)
+        weight = tl.load(entry + COUNTED).to(tl.float64)
         square_sum += tl.sum(square, axis=1).to(tl.float64) * weight
         a_sum += tl.sum(a, axis=1).to(tl.float64) * weight
         r_sum += tl.sum(r, axis=1).to(tl.float64) * weight

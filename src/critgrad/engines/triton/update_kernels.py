@@ -13,22 +13,27 @@ import triton.language as tl
 from ...memory.store import REFRESH_STEPS_PER_SLOT
 from .device_functions import (
     ACCEPT,
+    ALIGNED,
     BUFFER0,
     BUFFER1,
     CLOCK,
     CORRECTION_COLUMNS,
     DECISION_COLUMNS,
     FINITE,
+    LENGTH,
     LIVE,
     OF_DIRECTION,
     OF_MOMENTUM,
     OF_SQUARES,
     PARAM,
     PICKED,
+    ROW,
     SCALE,
     SLOT,
     SLOTS,
+    START,
     SUM,
+    chunk_of,
     decode,
     encode,
     load,
@@ -46,38 +51,38 @@ REFRESH_STEPS = tl.constexpr(REFRESH_STEPS_PER_SLOT)
 
 @triton.jit
 def base_update(
-    p, d, m, v, lr, c1, c2, c3, s0, s1, s2, s3, s4, s5,
-    FAMILY: tl.constexpr, DECOUPLED: tl.constexpr, MOMENTUM: tl.constexpr, NESTEROV: tl.constexpr,
-    MAXIMIZE: tl.constexpr,
+    p, d, m, v, corrections, lr, weight_decay, beta1, rest1, beta2, rest2, eps, momentum,
+    FAMILY: tl.constexpr, BUFFERS: tl.constexpr, DECOUPLED: tl.constexpr, NESTEROV: tl.constexpr, MAXIMIZE: tl.constexpr,
 ):  # fmt: skip
-    """The base's own update of ``p`` by the direction ``d``, as torch does it; ``s0`` is the weight decay."""
+    """The base's own update of ``p`` by the direction ``d``, as torch does it; ``rest`` is one minus a beta."""
     if MAXIMIZE:
         d = -d
     if DECOUPLED:
-        p = p - lr * s0 * p
+        p = p - lr * weight_decay * p
     else:
-        d = d + s0 * p
-    if FAMILY == "adam":  # s1 beta1, s2 1 - beta1, s3 beta2, s4 1 - beta2, s5 eps; c1 1 - beta1^t, c2 sqrt(1 - beta2^t)
-        m = s1 * m + s2 * d
-        v = s3 * v + s4 * d * d
-        p = p - (lr / c1) * m / (tl.sqrt(v) / c2 + s5)
-    elif FAMILY == "nadam":  # s and c2 as adam's; c1 mu_next / (1 - product and mu_next), c3 (1 - mu) / (1 - product)
-        m = s1 * m + s2 * d
-        v = s3 * v + s4 * d * d
-        p = p - lr * (c3 * d + c1 * m) / (tl.sqrt(v) / c2 + s5)
-    elif FAMILY == "rmsprop":  # s1 alpha, s2 1 - alpha, s3 eps, s4 momentum
-        m = s1 * m + s2 * d * d
-        d = d / (tl.sqrt(m) + s3)
-        if MOMENTUM:
-            v = s4 * v + d
+        d = d + weight_decay * p
+    if FAMILY == "adam" or FAMILY == "nadam":
+        of_momentum = tl.load(corrections + OF_MOMENTUM)
+        of_squares = tl.load(corrections + OF_SQUARES)
+        m = beta1 * m + rest1 * d
+        v = beta2 * v + rest2 * d * d
+        if FAMILY == "adam":
+            p = p - (lr / of_momentum) * m / (tl.sqrt(v) / of_squares + eps)
+        else:
+            p = p - lr * (tl.load(corrections + OF_DIRECTION) * d + of_momentum * m) / (tl.sqrt(v) / of_squares + eps)
+    elif FAMILY == "rmsprop":
+        m = beta2 * m + rest2 * d * d
+        d = d / (tl.sqrt(m) + eps)
+        if BUFFERS > 1:
+            v = momentum * v + d
             d = v
         p = p - lr * d
-    else:  # s1 momentum
+    else:
         tl.static_assert(FAMILY == "sgd", "a family that this kernel does not know")
-        if MOMENTUM:
-            m = s1 * m + d
+        if BUFFERS > 0:
+            m = momentum * m + d
             if NESTEROV:
-                d = d + s1 * m
+                d = d + momentum * m
             else:
                 d = m
         p = p - lr * d
@@ -113,33 +118,30 @@ def damped(
 
 @triton.jit
 def work_on_chunk(
-    tensor, start, chunk, lengths, rows, static, grads, tensors, decisions, corrections, weights, lr, adding, out, starts,
-    s0, s1, s2, s3, s4, s5, topC,
-    DAMPING: tl.constexpr, BY_TENSOR: tl.constexpr, PICK: tl.constexpr, FAMILY: tl.constexpr, BUFFERS: tl.constexpr,
-    DECOUPLED: tl.constexpr, MOMENTUM: tl.constexpr, NESTEROV: tl.constexpr, MAXIMIZE: tl.constexpr,
-    DTYPE: tl.constexpr, CODE: tl.constexpr, LARGEST: tl.constexpr, BLOCK: tl.constexpr,
-    FULL: tl.constexpr,
+    entry, g_address, start, chunk, decisions, corrections, weights, out,
+    lr, weight_decay, beta1, rest1, beta2, rest2, eps, momentum, topC,
+    PICK: tl.constexpr, FAMILY: tl.constexpr, BUFFERS: tl.constexpr, DECOUPLED: tl.constexpr, NESTEROV: tl.constexpr,
+    MAXIMIZE: tl.constexpr, DAMPING: tl.constexpr, BY_TENSOR: tl.constexpr, DTYPE: tl.constexpr, CODE: tl.constexpr,
+    LARGEST: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
-    length = tl.load(lengths + tensor)
+    length = tl.load(entry + LENGTH)
     if FULL:
         # Said of the length and not of k times it: that is folded away for a known k of 1, and what was said with it.
         length = tl.multiple_of(length, 16)
-    row = tl.load(rows + tensor)
-    k = tl.load(decisions + row * COLUMNS + SLOT)
-    accept = tl.load(decisions + row * COLUMNS + ACCEPT) != 0
-    finite = tl.load(decisions + row * COLUMNS + FINITE) != 0
-    n = tl.load(decisions + row * COLUMNS + LIVE)
-    clock = tl.load(decisions + row * COLUMNS + CLOCK)
+    row = tl.load(entry + ROW)
+    decision = decisions + row * COLUMNS
+    k = tl.load(decision + SLOT)
+    accept = tl.load(decision + ACCEPT) != 0
+    finite = tl.load(decision + FINITE) != 0
 
     offsets = offsets_of(start, BLOCK)
     mask = offsets < length
-    g_address = tl.load(grads + tensor)
     updated = mask & (g_address != 0)
-    params = pointer(tl.load(static + PARAM * tensors + tensor), DTYPE, FULL)
-    slots = pointer(tl.load(static + SLOTS * tensors + tensor), CODE, FULL)
-    scales = tl.load(static + SCALE * tensors + tensor).to(tl.pointer_type(tl.float32))
-    buffer0 = pointer(tl.load(static + BUFFER0 * tensors + tensor), DTYPE, FULL)
-    buffer1 = pointer(tl.load(static + BUFFER1 * tensors + tensor), DTYPE, FULL)
+    params = pointer(tl.load(entry + PARAM), DTYPE, FULL)
+    slots = pointer(tl.load(entry + SLOTS), CODE, FULL)
+    scales = tl.load(entry + SCALE).to(tl.pointer_type(tl.float32))
+    buffer0 = pointer(tl.load(entry + BUFFER0), DTYPE, FULL)
+    buffer1 = pointer(tl.load(entry + BUFFER1), DTYPE, FULL)
 
     g = load(pointer(g_address, DTYPE, FULL), offsets, updated, FULL).to(tl.float32)
     p = g
@@ -172,20 +174,20 @@ def work_on_chunk(
             blocks = tl.cdiv(length, 256)
             tl.store(scales + k * blocks + there, new_scale, mask=(there < blocks) & accept)
     else:
-        sums = pointer(tl.load(static + SUM * tensors + tensor), tl.float32, FULL)
+        sums = pointer(tl.load(entry + SUM), tl.float32, FULL)
         s = load(sums, offsets, mask, FULL)
         old_codes, old_scale, old = slot_values(
             slots, scales, k, length, start, offsets, mask, CODE, LARGEST, BLOCK, FULL
         )
         source = s
         if PICK >= 0:
-            j = tl.load(decisions + row * COLUMNS + PICKED + PICK)
+            j = tl.load(decision + PICKED + PICK)
             _, _, source = slot_values(slots, scales, j, length, start, offsets, mask, CODE, LARGEST, BLOCK, FULL)
-        use = adding + 2 * tl.where(finite, n, 0)  # (scale, share) for so many entries
+        use = weights + 2 * tl.where(finite, tl.load(decision + LIVE), 0)
         d = tl.load(use) * (g + tl.load(use + 1) * source)
         new = decode(new_codes, new_scale, LARGEST)
         s_after = s + tl.where(accept, new - old, 0.0)
-        if (clock + chunk) % (REFRESH_STEPS * topC) == 0:
+        if (tl.load(decision + CLOCK) + chunk) % (REFRESH_STEPS * topC) == 0:
             # The rolling refresh: this chunk's sum anew, from all slots.
             s_after = s * 0.0
             for i in range(topC):
@@ -202,23 +204,16 @@ def work_on_chunk(
     if tl.float16 == DTYPE:
         d = tl.where(finite, tl.minimum(tl.maximum(d, -65504.0), 65504.0), g)
     if FAMILY == "none":
-        there = out + tl.load(starts + tensor)
+        there = out + tl.load(entry + START)
         if FULL:
             there = tl.multiple_of(there, 16)
         store(there, offsets, d.to(DTYPE), updated, FULL)
     else:
         d = d.to(DTYPE).to(tl.float32)
-        c1 = 1.0
-        c2 = 1.0
-        c3 = 1.0
-        if FAMILY == "adam" or FAMILY == "nadam":
-            c1 = tl.load(corrections + tensor * CORRECTIONS + OF_MOMENTUM)
-            c2 = tl.load(corrections + tensor * CORRECTIONS + OF_SQUARES)
-            if FAMILY == "nadam":
-                c3 = tl.load(corrections + tensor * CORRECTIONS + OF_DIRECTION)
         p, m, v = base_update(
-            p, d, m, v, lr, c1, c2, c3, s0, s1, s2, s3, s4, s5, FAMILY, DECOUPLED, MOMENTUM, NESTEROV, MAXIMIZE
-        )
+            p, d, m, v, corrections, lr, weight_decay, beta1, rest1, beta2, rest2, eps, momentum,
+            FAMILY, BUFFERS, DECOUPLED, NESTEROV, MAXIMIZE,
+        )  # fmt: skip
         store(params, offsets, p.to(DTYPE), updated, FULL)
         if BUFFERS > 0:
             store(buffer0, offsets, m.to(DTYPE), updated, FULL)
@@ -226,32 +221,32 @@ def work_on_chunk(
             store(buffer1, offsets, v.to(DTYPE), updated, FULL)
 
 
-@triton.jit(do_not_specialize=["tensors", "lr", "s0", "s1", "s2", "s3", "s4", "s5", "topC"])
+@triton.jit(
+    do_not_specialize=["lr", "weight_decay", "beta1", "rest1", "beta2", "rest2", "eps", "momentum", "topC"]
+)  # fmt: skip
 def update_kernel(
-    chunk_tensor, chunk_start, lengths, rows, aligned, static, grads, tensors, decisions, corrections, weights,
-    lr, lr_tensor, adding, out, starts, s0, s1, s2, s3, s4, s5, topC,
-    LR_TENSOR: tl.constexpr, PICK: tl.constexpr, FAMILY: tl.constexpr, BUFFERS: tl.constexpr,
-    DECOUPLED: tl.constexpr, MOMENTUM: tl.constexpr, NESTEROV: tl.constexpr, MAXIMIZE: tl.constexpr,
-    DAMPING: tl.constexpr, BY_TENSOR: tl.constexpr, DTYPE: tl.constexpr, CODE: tl.constexpr, LARGEST: tl.constexpr,
-    BLOCK: tl.constexpr,
+    chunks, tensors, grads, decisions, corrections, weights, out,
+    lr, weight_decay, beta1, rest1, beta2, rest2, eps, momentum, topC,
+    LR_TENSOR: tl.constexpr, PICK: tl.constexpr, FAMILY: tl.constexpr, BUFFERS: tl.constexpr, DECOUPLED: tl.constexpr,
+    NESTEROV: tl.constexpr, MAXIMIZE: tl.constexpr, DAMPING: tl.constexpr, BY_TENSOR: tl.constexpr, DTYPE: tl.constexpr,
+    CODE: tl.constexpr, LARGEST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One chunk of one tensor."""
+    """One chunk of one tensor. ``weights``: of every slot, by memory; or (scale, share) by the number of entries."""
     chunk = tl.program_id(0)
-    tensor = tl.load(chunk_tensor + chunk).to(tl.int64)
-    start = tl.multiple_of(tl.load(chunk_start + chunk), 256)
+    tensor, start, entry, g_address = chunk_of(chunks, chunk, tensors, grads)
+    corrections += tensor * CORRECTIONS
     if LR_TENSOR:
-        lr = tl.load(lr_tensor).to(tl.float32)
-    length = tl.load(lengths + tensor)
-    full = (start + BLOCK <= length) & (tl.load(aligned + tensor) != 0) & (tl.load(grads + tensor) != 0)
+        lr = tl.load(lr)
+    full = (start + BLOCK <= tl.load(entry + LENGTH)) & (tl.load(entry + ALIGNED) != 0) & (g_address != 0)
     if full:
         work_on_chunk(
-            tensor, start, chunk, lengths, rows, static, grads, tensors, decisions, corrections, weights, lr, adding,
-            out, starts, s0, s1, s2, s3, s4, s5, topC, DAMPING, BY_TENSOR, PICK, FAMILY, BUFFERS, DECOUPLED, MOMENTUM,
-            NESTEROV, MAXIMIZE, DTYPE, CODE, LARGEST, BLOCK, True,
+            entry, g_address, start, chunk, decisions, corrections, weights, out,
+            lr, weight_decay, beta1, rest1, beta2, rest2, eps, momentum, topC, PICK, FAMILY, BUFFERS, DECOUPLED, NESTEROV,
+            MAXIMIZE, DAMPING, BY_TENSOR, DTYPE, CODE, LARGEST, BLOCK, True,
         )  # fmt: skip
     else:
         work_on_chunk(
-            tensor, start, chunk, lengths, rows, static, grads, tensors, decisions, corrections, weights, lr, adding,
-            out, starts, s0, s1, s2, s3, s4, s5, topC, DAMPING, BY_TENSOR, PICK, FAMILY, BUFFERS, DECOUPLED, MOMENTUM,
-            NESTEROV, MAXIMIZE, DTYPE, CODE, LARGEST, BLOCK, False,
+            entry, g_address, start, chunk, decisions, corrections, weights, out,
+            lr, weight_decay, beta1, rest1, beta2, rest2, eps, momentum, topC, PICK, FAMILY, BUFFERS, DECOUPLED, NESTEROV,
+            MAXIMIZE, DAMPING, BY_TENSOR, DTYPE, CODE, LARGEST, BLOCK, False,
         )  # fmt: skip
