@@ -273,7 +273,7 @@ class Engine:
             out[dtype] = torch.empty(length, dtype=dtype, device=self.store.device)
         with self._there():
             for launch in self.launches:
-                if launch.updated.number > 0:
+                if len(launch.updated) > 0:
                     self._update(launch, out.get(launch.first.dtype, self.weights))
         if self.epilogue is not None:
             # What torch's own operations do by themselves: autograd must notice that a parameter has changed.
