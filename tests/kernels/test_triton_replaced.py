@@ -121,3 +121,15 @@ def test_tables_that_a_cuda_graph_reads_live_as_long_as_the_optimizer():
     del optimizer, store
     gc.collect()
     assert engine() is None
+
+
+def test_a_schedule_of_kappa_takes_no_table_away_that_a_cuda_graph_reads():
+    (optimizer, params), _ = begun("Adam_C")
+    stream = GradientStream(params)
+    (store,) = optimizer._critical_memory().ready_stores
+    (table,) = store.engine.adding.values()
+    store.engine.captured.append(torch.zeros(1))  # as in a capture
+    for step in range(70):
+        optimizer.param_groups[0]["kappa"] = 1 - step / 100
+        run(optimizer, params, stream, 1)
+    assert any(table is kept for kept in store.engine.adding.values())
