@@ -294,9 +294,8 @@ class Engine:
     def _adding(self, part: Part) -> Tensor:
         aggregation, kappa = part.aggregation, float(part.options["kappa"])
         if (aggregation, kappa) not in self.adding:
-            if (
-                len(self.adding) > 64 and not self.captured
-            ):  # a schedule of kappa; a captured graph reads what it was made with
+            # A schedule of kappa leaves many. A captured graph reads the one that it was made with.
+            if len(self.adding) > 64 and not self.captured:
                 self.adding.clear()
             table = adding_table(aggregation, kappa, self.store.topC)
             self.adding[aggregation, kappa] = torch.tensor(table, dtype=torch.float32, device=self.store.device)
