@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from study_helpers import FILE, LOOP, made, write
+import torch
+from study_helpers import FILE, LOOP, PIECES, made, run, write
 
 from critgrad.lab import study
 from critgrad.lab.ledger import Ledger
@@ -201,6 +202,47 @@ def test_one_runs_mischief_is_not_seen_by_the_next(tmp_path: Path, capfd: pytest
     with Ledger.open(tmp_path / "study.db") as book:
         failed = [row.error or "" for row in book.rows(status="failed", schema=STUDY_SCHEMA)]
     assert any("printed last:\njust before" in text for text in failed)
+
+
+SETS = """
+import os, sys, torch
+torch.set_default_dtype(torch.float64)
+torch.set_flush_denormal(True)
+os.environ["OF_THE_TASK"] = "1"
+sys.path.append(os.path.dirname(os.path.abspath(__file__)) + "/deep")
+"""
+SEES = """
+import os, torch
+os.environ["OF_THE_OPTIMIZERS"] = "1"
+
+def sees():
+    import found_in_time
+    assert os.environ["OF_THE_TASK"] + os.environ["OF_THE_OPTIMIZERS"] == "11"
+    assert torch.get_default_dtype() is torch.float64
+    assert torch.tensor(1e-40, dtype=torch.float32).mul(1.0).item() == 0
+
+class Mine(torch.optim.SGD):
+    def __init__(self, params, lr):
+        sees()
+        super().__init__(params, lr=lr)
+
+class Other(Mine):
+    pass
+"""
+
+
+@pytest.mark.parametrize("executor", ["inline", "local"])
+def test_what_a_file_sets_when_it_is_imported_holds_for_every_run_and_no_longer(executor: str, tmp_path: Path) -> None:
+    file = FILE.replace("torch.optim:SGD", "mine.py:Mine").replace("torch.optim:Adam", "mine.py:Other")
+    file = file.replace("fixed = { momentum = 0.5 }\n", "").replace(', betas.0 = "one-minus 0.5 0.99"', "")
+    path = write(tmp_path, SETS + PIECES, file, mine=SEES)
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "found_in_time.py").touch()
+    answer = run(path, executor=executor, workers=1)
+    assert [r.untrained for arm in answer.arms.values() for r in arm.replicates] == [""] * 4
+    assert torch.get_default_dtype() is torch.float32
+    assert torch.tensor(1e-40).mul(1.0).item() > 0
+    assert "OF_THE_TASK" not in os.environ
 
 
 @pytest.mark.slow
