@@ -122,6 +122,14 @@ def test_what_does_not_change_numbers_changes_no_key(change: Callable[[Path], No
     assert keys_of(folder / "study.toml") == before
 
 
+def test_an_editors_lock_and_a_name_that_is_no_text_are_no_mistake(folder: Path) -> None:
+    before = keys_of(folder / "study.toml")
+    (folder / ".#task.py").symlink_to("somebody@host.1234")
+    assert keys_of(folder / "study.toml") == before
+    Path(os.fsdecode(os.fsencode(folder) + b"/\xe4.py")).touch()
+    assert keys_of(folder / "study.toml") != before
+
+
 def test_a_study_may_be_moved(folder: Path, tmp_path: Path) -> None:
     before = keys_of(folder / "study.toml")
     moved = tmp_path.with_name(tmp_path.name + "-moved")
