@@ -237,6 +237,9 @@ def report(path: str | Path, *, ledger: str | Path | None = None) -> Answer:
         if text is None:
             raise study.error(f"the ledger {file.name} has no runs of it; `critgrad study run` makes them")
         around = json.loads(text)
+        new = next((name for name in study.arms if name not in around["packages"]), None)
+        if new is not None:
+            raise study.error(f"the ledger {file.name} has no runs of arms.{new}; `critgrad study run` makes them")
         plan = StudyPlan(study, around)
         notes = _grown(plan, book)
         if around["code"] and around["code"] != hash_of(python_files(study.folder), study.folder):
