@@ -214,6 +214,14 @@ def test_a_report_that_is_no_number_says_what_is_expected(given: str, tmp_path: 
     assert len(str(raised.value)) < 400
 
 
+@pytest.mark.parametrize("given", ["1.0, test=2.0", "valid=1.0, test=2.0", "{'valid': 1.0, 'test': 2.0}"])
+def test_a_report_loses_neither_of_two_numbers(given: str, tmp_path: Path) -> None:
+    start, _, end = LOOP.partition("report(valid=")
+    answer = run(write(tmp_path, f"{start}report({given})\n"))
+    trial = answer.arms["sgd"].replicates[0].trials[0]
+    assert (trial.valid, trial.test) == (1.0, 2.0)
+
+
 def test_one_number_is_both_valid_and_test(tmp_path: Path) -> None:
     task = PIECES.replace('return {"valid": float(error), "test": float(error) + 1}', "return error")
     answer = run(write(tmp_path, task))
