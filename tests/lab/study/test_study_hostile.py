@@ -71,6 +71,7 @@ def changes():
     torch.backends.cudnn.benchmark = True
     torch.backends.fp32_precision = "tf32"
     torch.set_flush_denormal(True)
+    torch.set_autocast_enabled("cpu", True)
     np.seterr(all="raise")
     sys.setrecursionlimit(200)
     raise ValueError("after changes")
@@ -88,6 +89,7 @@ def looks():
     assert torch.is_grad_enabled()
     assert not torch.are_deterministic_algorithms_enabled()
     assert not torch.backends.cudnn.benchmark
+    assert not torch.is_autocast_enabled("cpu")
     assert torch.get_float32_matmul_precision() == "highest"
     assert torch.backends.cudnn.fp32_precision != "tf32"
     assert torch.tensor(1e-40).mul(1.0).item() > 0
@@ -180,12 +182,12 @@ def test_one_runs_mischief_is_not_seen_by_the_next(tmp_path: Path, capfd: pytest
     answer, events = hostile(tmp_path, *kinds, "exits", "interrupts", "good9")
     found = untrained(answer)
     assert {name: why for name, why in found.items() if why} == {
-        "changes": "ValueError: after changes (mine.py, line 54)",
-        "odd": "ValueError: ? (mine.py, line 93)",
-        "own": "Own: (its text raises ValueError) (mine.py, line 100)",
+        "changes": "ValueError: after changes (mine.py, line 55)",
+        "odd": "ValueError: ? (mine.py, line 95)",
+        "own": "Own: (its text raises ValueError) (mine.py, line 102)",
         "raises": "ValueError: on purpose (mine.py, line 37)",
-        "exits": "SystemExit: 5 (mine.py, line 79)",
-        "interrupts": "KeyboardInterrupt:  (mine.py, line 82)",
+        "exits": "SystemExit: 5 (mine.py, line 81)",
+        "interrupts": "KeyboardInterrupt:  (mine.py, line 84)",
     }
     # Whatever happened between them, the same seeds give the same numbers; reseeding in a run does not change others.
     assert answer.arms["good"].replicates[0].value == answer.arms["good9"].replicates[0].value

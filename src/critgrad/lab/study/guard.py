@@ -14,6 +14,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ _Setting = tuple[Callable[[], Any], Callable[[Any], Any]]
 
 
 def _flag(module: Any, name: str) -> _Setting:
-    return lambda: getattr(module, name, None), lambda value: setattr(module, name, value)
+    return partial(getattr, module, name, None), partial(setattr, module, name)
 
 
 def _set_environment(values: dict[str, str]) -> None:
@@ -47,7 +48,11 @@ _GET_AND_SET: tuple[_Setting, ...] = (
     # torch's newer way to ask for TF32 (since 2.9); where it was asked for, the older question is an error.
     _flag(torch.backends, "fp32_precision"),
     (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
-    *(_flag(torch.backends.cudnn, name) for name in ("benchmark", "deterministic", "enabled")),
+    *(_flag(torch.backends.cudnn, name) for name in ("benchmark", "deterministic", "enabled", "allow_tf32")),
+    _flag(torch.backends.mkldnn, "enabled"),
+    *(
+        (partial(torch.is_autocast_enabled, kind), partial(torch.set_autocast_enabled, kind)) for kind in ("cpu", "cuda")
+    ),
     # Nothing else tells whether torch takes the smallest numbers for 0.
     (lambda: not torch.tensor(1e-40, dtype=torch.float32, device="cpu").mul(1.0).item(), torch.set_flush_denormal),
     (np.geterr, lambda modes: np.seterr(**modes)),
