@@ -164,11 +164,21 @@ def test_another_version_of_the_optimizers_package_changes_the_key(
     assert not set(found[0]["adam"]) & set(found[1]["adam"])
 
 
-def test_torchs_version_is_that_of_its_optimizers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "mine",
+    [
+        MINE,
+        "import torch\ndef Mine(params, lr, momentum): return torch.optim.SGD(params, lr, momentum)\n",
+        "import functools, torch\nMine = functools.partial(torch.optim.SGD, nesterov=True)\n",
+    ],
+    ids=["a class on top of torch's", "a function", "a part of torch's"],
+)
+def test_torchs_version_is_that_of_its_optimizers(mine: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "mine.py").write_text(mine)
     before = keys_of(folder / "study.toml")
     monkeypatch.setattr("importlib.metadata.version", lambda name: "99")
     after = keys_of(folder / "study.toml")
-    for arm in before:  # the second is a class of our own on top of one of torch's
+    for arm in before:
         assert not set(before[arm]) & set(after[arm])
 
 

@@ -99,7 +99,7 @@ def maker_of(text: str, folder: Path) -> Maker:
     local = _is_under(getattr(module, "__file__", None), folder)
     taken = None if options is None else frozenset(options)
     needed = tuple((options or set()) - set(defaults))
-    return Maker(text, found, defaults, taken, needed, _packages(found, folder), local)
+    return Maker(text, found, defaults, taken, needed, _packages(found, folder, "torch"), local)
 
 
 def _takes(make: Callable[..., Any]) -> tuple[set[str] | None, dict[str, Any]]:
@@ -116,10 +116,14 @@ def _takes(make: Callable[..., Any]) -> tuple[set[str] | None, dict[str, Any]]:
     return None if any_name else {p.name for p in named}, defaults
 
 
-def _packages(make: Callable[..., Any], folder: Path) -> str:
-    """``schedulefree 1.4, torch 2.13``: what an optimizer is made of; files without a version by their hash."""
+def _packages(make: Callable[..., Any], folder: Path, *more: str) -> str:
+    """``schedulefree 1.4, torch 2.13``: what an optimizer is made of; files without a version by their hash.
+
+    ``more``: a function does not tell of what the optimizer is that it makes.
+    """
     classes = make.__mro__ if isinstance(make, type) else (make,)
-    modules = dict.fromkeys([*(getattr(cls, "__module__", "") for cls in classes), *getattr(make, "packages", ())])
+    own = (*(getattr(cls, "__module__", "") for cls in classes), *getattr(make, "packages", ()))
+    modules = dict.fromkeys((*own, *more))
     found = dict.fromkeys(_package(module, folder) for module in modules if module not in ("builtins", "typing", "abc"))
     return ", ".join(sorted(filter(None, found)))
 
