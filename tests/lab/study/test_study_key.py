@@ -164,6 +164,21 @@ def test_another_version_of_the_optimizers_package_changes_the_key(
     assert not set(found[0]["adam"]) & set(found[1]["adam"])
 
 
+def test_whatever_a_package_without_a_version_imports_changes_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "somebodys_parts"
+    package.mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (package / "__init__.py").write_text("from .core import Mine\n")
+    (package / "core.py").write_text("from . import formula\n" + MINE)
+    path = write(tmp_path / "study", file=OWN.replace("mine.py:", "somebodys_parts:"))
+    (package / "formula.py").touch()
+    before = keys_of(path)
+    (package / "formula.py").write_text("scale = 2\n")
+    assert not set(before["adam"]) & set(keys_of(path)["adam"])
+
+
 @pytest.mark.parametrize(
     "mine",
     [

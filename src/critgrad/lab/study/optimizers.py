@@ -17,7 +17,7 @@ from ..errors import LabError
 from ..train.optimizers import recipe_of
 from ..train.optimizers import settled as settled_recipe
 from .axes import names_of_options, settled
-from .loading import UserCodeError, file_under, hash_of, load_file, load_module
+from .loading import UserCodeError, file_under, hash_of, load_file, load_module, python_files
 
 EXPECTED = "'module:name', 'file.py:name', or a name of `critgrad optimizers`"
 
@@ -141,6 +141,9 @@ def _package(module: str, folder: Path) -> str:
         version = getattr(sys.modules.get(top), "__version__", None)
     if version is not None:
         return f"{top} {version}"
+    root = next(iter(getattr(sys.modules.get(top), "__path__", ())), None)
+    if root is not None:
+        return f"{top} {hash_of(python_files(Path(root)), Path(root))}"
     return f"{top} {hash_of([Path(file)], Path(file).parent)}" if file else top
 
 
