@@ -264,6 +264,16 @@ def test_a_run_that_kills_its_worker_or_hangs_is_a_failed_run(tmp_path: Path) ->
     assert again.arms == answer.arms
 
 
+def test_an_alarm_of_the_callers_still_rings(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    signal.setitimer(signal.ITIMER_REAL, 600)
+    try:
+        run(path)
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
 def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
     """As the guide shows it: two lines at the top level of a file."""
     path = write(tmp_path, LOOP)

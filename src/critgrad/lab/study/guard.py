@@ -107,14 +107,15 @@ def _process() -> Iterator[None]:
     daemon = marks.pop("daemon", None)
     main = threading.current_thread() is threading.main_thread()
     handlers = {number: signal.getsignal(number) for number in _SIGNALS} if main else {}
+    timer = signal.getitimer(signal.ITIMER_REAL) if main and hasattr(signal, "getitimer") else None
     try:
         yield
     finally:
         if daemon is not None:
             marks["daemon"] = daemon
         set_to(before)
-        if main and hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_REAL, 0)
+        if timer is not None:
+            signal.setitimer(signal.ITIMER_REAL, *timer)
         for number, handler in handlers.items():
             if handler is not None and signal.getsignal(number) is not handler:
                 signal.signal(number, handler)
