@@ -264,6 +264,16 @@ def test_a_run_that_kills_its_worker_or_hangs_is_a_failed_run(tmp_path: Path) ->
     assert again.arms == answer.arms
 
 
+@pytest.mark.parametrize("line", ["sys.argv.append(pathlib.Path('x'))", "sys.argv = None", "sys.path = None"])
+def test_what_a_run_does_to_the_command_line_costs_no_other(line: str, tmp_path: Path) -> None:
+    odd = f"import pathlib, sys, torch\ndef Odd(params, lr):\n    {line}\n    return torch.optim.SGD(params, lr)\n"
+    before = [*sys.path], [*sys.argv]
+    file = FILE.replace("torch.optim:SGD", "odd.py:Odd").replace("fixed = { momentum = 0.5 }\n", "")
+    answer = run(write(tmp_path, file=file, odd=odd))
+    assert [r.untrained for r in answer.arms["adam"].replicates] == [""] * 2
+    assert ([*sys.path], [*sys.argv]) == before
+
+
 def test_an_alarm_of_the_callers_still_rings(tmp_path: Path) -> None:
     path = write(tmp_path)
     signal.setitimer(signal.ITIMER_REAL, 600)

@@ -58,8 +58,8 @@ _GET_AND_SET: tuple[_Setting, ...] = (
     (np.geterr, lambda modes: np.seterr(**modes)),
     (os.getcwd, os.chdir),
     (lambda: dict(os.environ), _set_environment),
-    (lambda: [*sys.path], lambda names: sys.path.__setitem__(slice(None), names)),
-    (lambda: [*sys.argv], lambda words: sys.argv.__setitem__(slice(None), words)),
+    (lambda: [*(sys.path or ())], lambda names: setattr(sys, "path", [*names])),
+    (lambda: [*(sys.argv or ())], lambda words: setattr(sys, "argv", [*words])),
     (sys.getrecursionlimit, sys.setrecursionlimit),
     # Not torch.set_default_device("cpu"): that would put a hook before every operation.
     (torch.get_default_device, lambda device: torch.set_default_device(None if device.type == "cpu" else device)),
