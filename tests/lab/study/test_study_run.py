@@ -15,6 +15,8 @@ from critgrad.lab.errors import LabError
 from critgrad.lab.ledger import Ledger
 from critgrad.lab.ledger.merge import merge
 from critgrad.lab.run.spec import StudyTrial
+from critgrad.lab.study.file import read
+from critgrad.lab.study.forms import BuiltInTask, load_task
 
 MINE = """
 import torch
@@ -322,6 +324,18 @@ class Mine(torch.optim.SGD):
     rates = [float(line) for line in (tmp_path / "rates").read_text().split()]
     assert len(rates) == 4 * 2 * 3
     assert rates[:6] == pytest.approx([0.05, 0.1, 0.1, 0.075, 0.05, 0.025])
+
+
+@pytest.mark.parametrize(("asked", "kind"), [("", "cosine"), ('[schedule]\nkind = "constant"\n', "constant")])
+def test_a_constant_rate_that_is_asked_for_is_one_of_a_built_in_task_too(asked: str, kind: str, tmp_path: Path) -> None:
+    file = FILE.replace('"task.py"', '"pycode-gpt@tiny"').replace("[arms.sgd]", f"{asked}[arms.sgd]")
+    path = tmp_path / "study.toml"
+    path.write_text(file)
+    found = read(path)
+    task = load_task(found.task, found.folder, found.settings)
+    assert isinstance(task, BuiltInTask)
+    assert task.record.schedule == kind
+    assert (task.record.warmup > 0) == (kind == "cosine")
 
 
 def test_an_optimizer_that_needs_a_closure_gets_one(tmp_path: Path) -> None:
