@@ -218,7 +218,7 @@ def test_a_report_that_is_no_number_says_what_is_expected(given: str, tmp_path: 
 
 @pytest.mark.parametrize("given", ["1.0, test=2.0", "valid=1.0, test=2.0", "{'valid': 1.0, 'test': 2.0}"])
 def test_a_report_loses_neither_of_two_numbers(given: str, tmp_path: Path) -> None:
-    start, _, end = LOOP.partition("report(valid=")
+    start = LOOP.partition("report(valid=")[0]
     answer = run(write(tmp_path, f"{start}report({given})\n"))
     trial = answer.arms["sgd"].replicates[0].trials[0]
     assert (trial.valid, trial.test) == (1.0, 2.0)
@@ -326,7 +326,7 @@ class Mine(torch.optim.SGD):
     assert rates[:6] == pytest.approx([0.05, 0.1, 0.1, 0.075, 0.05, 0.025])
 
 
-@pytest.mark.parametrize(("asked", "kind"), [("", "cosine"), ('[schedule]\nkind = "constant"\n', "constant")])
+@pytest.mark.parametrize("asked, kind", [("", "cosine"), ('[schedule]\nkind = "constant"\n', "constant")])
 def test_a_constant_rate_that_is_asked_for_is_one_of_a_built_in_task_too(asked: str, kind: str, tmp_path: Path) -> None:
     file = FILE.replace('"task.py"', '"pycode-gpt@tiny"').replace("[arms.sgd]", f"{asked}[arms.sgd]")
     path = tmp_path / "study.toml"

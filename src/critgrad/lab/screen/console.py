@@ -91,7 +91,9 @@ class ScreenTable:
             side: Any = "right" if name in self.right else "left"
             made.add_column(name, justify=side, overflow="fold", no_wrap=name in self.whole)
         for row in self.rows:
-            made.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))  # no markup: names have brackets
+            made.add_row(
+                *(Text(cell) if isinstance(cell, str) else cell for cell in row)
+            )  # no markup: names have brackets
         console.print(made)
 
     def plain(self) -> str:

@@ -51,7 +51,8 @@ _GET_AND_SET: tuple[_Setting, ...] = (
     *(_flag(torch.backends.cudnn, name) for name in ("benchmark", "deterministic", "enabled", "allow_tf32")),
     _flag(torch.backends.mkldnn, "enabled"),
     *(
-        (partial(torch.is_autocast_enabled, kind), partial(torch.set_autocast_enabled, kind)) for kind in ("cpu", "cuda")
+        (partial(torch.is_autocast_enabled, kind), partial(torch.set_autocast_enabled, kind))
+        for kind in ("cpu", "cuda")
     ),
     # Nothing else tells whether torch takes the smallest numbers for 0.
     (lambda: not torch.tensor(1e-40, dtype=torch.float32, device="cpu").mul(1.0).item(), torch.set_flush_denormal),
