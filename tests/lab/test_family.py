@@ -393,3 +393,11 @@ class Falling:
     def step(self):
         self.optimizer.step()
         self.optimizer.param_groups[0]["lr"] *= 0.8
+
+
+@pytest.mark.parametrize("name, betas", [("Lion", (0.5, 0.99)), ("Muon", (0.5, 0.95)), ("AggMo", (0.5, 0.9, 0.99))])
+def test_one_beta_leaves_the_others_as_they_are(name, betas):
+    made = settled(TRAINED[name], {"beta1": 0.5}, parameters([(2, 2)]))
+    assert tuple(made.param_groups[0]["betas"]) == betas
+    made = settled(TRAINED["Adam"], {"beta1": 0.5, "betas": [0.9, 0.95]}, parameters([(2, 2)]))
+    assert made.param_groups[0]["betas"] == (0.5, 0.95)

@@ -10,7 +10,7 @@ from critgrad.lab.run.coordinator import Event
 from critgrad.lab.run.spec import Trial
 from critgrad.lab.run.status import Progress, Rounds
 from critgrad.lab.screen import live, progress
-from critgrad.lab.screen.console import LOG_WIDTH, LabConsole
+from critgrad.lab.screen.console import LOG_WIDTH, LabConsole, coloured, table
 
 TRIAL = Trial("digits-mlp", "SGD", {"lr": 0.1}, 3)
 
@@ -44,6 +44,20 @@ def test_a_failure_is_told_at_once_and_literally():
     assert "failed: digits-mlp SGD seed 3: ValueError: pip install 'critgrad[lab]'" in text
     text = told([event("begin"), event("failed", failed=1, text="ValueError: 'critgrad[lab]'")], force_terminal=True)
     assert "'critgrad[lab]'" in text
+
+
+def test_a_title_is_told_literally():
+    file = io.StringIO()
+    with progress.shown("a [/b] sweep", Console(file=file, width=100, force_terminal=True)) as on_event:
+        on_event(event("begin"))
+    assert "a [/b] sweep" in file.getvalue()
+
+
+def test_cells_of_a_table_are_told_literally(capsys):
+    made = table(None, "arm", "optimizer")
+    made.add_row("a [/b]", coloured("[red] :smile:", "bold"))
+    made.put()
+    assert "a [/b]  [red] :smile:" in capsys.readouterr().out
 
 
 def test_stopping_says_how_to_stop_at_once():

@@ -66,6 +66,14 @@ def test_closing_now_ends_running_calls() -> None:
         pool.submit(pow, 2, 2)
 
 
+@pytest.mark.parametrize("seconds", [1e10, float("inf")])
+def test_a_limit_may_be_longer_than_the_system_can_wait(seconds: float) -> None:
+    with LocalPool(1) as pool:
+        pool.limit(seconds)
+        assert pool.submit(pow, 2, 3).result(60) == 8
+        assert pool.submit(pow, 2, 4).result(60) == 16
+
+
 BROKEN = """
 import sys
 from critgrad.lab.run.executors.local import LocalPool

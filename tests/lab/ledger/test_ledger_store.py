@@ -180,6 +180,15 @@ def test_a_reader_cannot_write(path: Path) -> None:
         ledger.add(trial(), result())
 
 
+def test_a_look_leaves_nothing_beside_the_ledger(path: Path) -> None:
+    with Ledger.open(path, write=True, create=True) as ledger:
+        ledger.add(trial(), result())
+    before = {file: file.read_bytes() for file in path.parent.iterdir()}
+    with Ledger.open(path) as ledger:
+        assert len(ledger.rows()) == 1
+    assert {file: file.read_bytes() for file in path.parent.iterdir()} == before
+
+
 def test_a_missing_ledger_is_an_error_that_names_it(path: Path) -> None:
     for options in ({}, {"write": True}, {"create": True}):
         with pytest.raises(LedgerError, match=r"no ledger at .*runs\.db"):

@@ -108,6 +108,12 @@ def test_what_users_wrote_cannot_break_the_page(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
+def test_a_name_that_is_no_text_does_not_cost_the_page(tmp_path):
+    made = arms(searched_arm("adamw", 0.3, 6, 4), searched_arm("sgd", 0.2, 6, 4))
+    study_page.write_page(answer(made, [("sgd", ("adamw",))], 6, title="folder \udcff"), tmp_path / "report.html")
+    assert "<title>folder ?</title>" in (tmp_path / "report.html").read_text()
+
+
 def test_values_without_a_spread_or_a_number_can_be_drawn():
     made = arms(arm("a", [1.0] * 6), arm("b", [1.0] * 6))
     assert "the same runs" in study_page.render(answer(made, [("a", ("b",))], 6))

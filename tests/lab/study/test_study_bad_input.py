@@ -289,6 +289,14 @@ def test_a_page_that_cannot_be_written_beside_the_study_lies_beside_its_ledger(t
     assert (tmp_path / "runs" / "report.html").is_file()
 
 
+def test_a_report_of_an_arm_that_was_never_run_is_one_line(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    assert call("study", "run", path, "--executor", "inline")[0] == 0
+    path.write_text(FILE.replace("[[claims]]", '[arms.later]\noptimizer = "torch.optim:Adam"\n\n[[claims]]'))
+    code, out, err = call("study", "report", path)
+    one_line(code, out, err, ["study.toml", "study.db has no runs of arms.later"])
+
+
 def test_a_file_is_no_folder_for_a_study(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     code, _, err = call("study", "new", tmp_path / "file")

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from study_helpers import FILE, LOOP, made, write
+import torch
+from study_helpers import FILE, LOOP, PIECES, made, run, write
 
 from critgrad.lab import study
 from critgrad.lab.ledger import Ledger
@@ -70,6 +71,7 @@ def changes():
     torch.backends.cudnn.benchmark = True
     torch.backends.fp32_precision = "tf32"
     torch.set_flush_denormal(True)
+    torch.set_autocast_enabled("cpu", True)
     np.seterr(all="raise")
     sys.setrecursionlimit(200)
     raise ValueError("after changes")
@@ -87,6 +89,7 @@ def looks():
     assert torch.is_grad_enabled()
     assert not torch.are_deterministic_algorithms_enabled()
     assert not torch.backends.cudnn.benchmark
+    assert not torch.is_autocast_enabled("cpu")
     assert torch.get_float32_matmul_precision() == "highest"
     assert torch.backends.cudnn.fp32_precision != "tf32"
     assert torch.tensor(1e-40).mul(1.0).item() > 0
@@ -179,12 +182,12 @@ def test_one_runs_mischief_is_not_seen_by_the_next(tmp_path: Path, capfd: pytest
     answer, events = hostile(tmp_path, *kinds, "exits", "interrupts", "good9")
     found = untrained(answer)
     assert {name: why for name, why in found.items() if why} == {
-        "changes": "ValueError: after changes (mine.py, line 54)",
-        "odd": "ValueError: ? (mine.py, line 93)",
-        "own": "Own: (its text raises ValueError) (mine.py, line 100)",
+        "changes": "ValueError: after changes (mine.py, line 55)",
+        "odd": "ValueError: ? (mine.py, line 95)",
+        "own": "Own: (its text raises ValueError) (mine.py, line 102)",
         "raises": "ValueError: on purpose (mine.py, line 37)",
-        "exits": "SystemExit: 5 (mine.py, line 79)",
-        "interrupts": "KeyboardInterrupt:  (mine.py, line 82)",
+        "exits": "SystemExit: 5 (mine.py, line 81)",
+        "interrupts": "KeyboardInterrupt:  (mine.py, line 84)",
     }
     # Whatever happened between them, the same seeds give the same numbers; reseeding in a run does not change others.
     assert answer.arms["good"].replicates[0].value == answer.arms["good9"].replicates[0].value
@@ -203,6 +206,47 @@ def test_one_runs_mischief_is_not_seen_by_the_next(tmp_path: Path, capfd: pytest
     assert any("printed last:\njust before" in text for text in failed)
 
 
+SETS = """
+import os, sys, torch
+torch.set_default_dtype(torch.float64)
+torch.set_flush_denormal(True)
+os.environ["OF_THE_TASK"] = "1"
+sys.path.append(os.path.dirname(os.path.abspath(__file__)) + "/deep")
+"""
+SEES = """
+import os, torch
+os.environ["OF_THE_OPTIMIZERS"] = "1"
+
+def sees():
+    import found_in_time
+    assert os.environ["OF_THE_TASK"] + os.environ["OF_THE_OPTIMIZERS"] == "11"
+    assert torch.get_default_dtype() is torch.float64
+    assert torch.tensor(1e-40, dtype=torch.float32).mul(1.0).item() == 0
+
+class Mine(torch.optim.SGD):
+    def __init__(self, params, lr):
+        sees()
+        super().__init__(params, lr=lr)
+
+class Other(Mine):
+    pass
+"""
+
+
+@pytest.mark.parametrize("executor", ["inline", "local"])
+def test_what_a_file_sets_when_it_is_imported_holds_for_every_run_and_no_longer(executor: str, tmp_path: Path) -> None:
+    file = FILE.replace("torch.optim:SGD", "mine.py:Mine").replace("torch.optim:Adam", "mine.py:Other")
+    file = file.replace("fixed = { momentum = 0.5 }\n", "").replace(', betas.0 = "one-minus 0.5 0.99"', "")
+    path = write(tmp_path, SETS + PIECES, file, mine=SEES)
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "found_in_time.py").touch()
+    answer = run(path, executor=executor, workers=1)
+    assert [r.untrained for arm in answer.arms.values() for r in arm.replicates] == [""] * 4
+    assert torch.get_default_dtype() is torch.float32
+    assert torch.tensor(1e-40).mul(1.0).item() > 0
+    assert "OF_THE_TASK" not in os.environ
+
+
 @pytest.mark.slow
 def test_a_run_that_kills_its_worker_or_hangs_is_a_failed_run(tmp_path: Path) -> None:
     answer, _ = hostile(tmp_path, "good", "dies", "leaves", "hangs", "good2", trial_timeout=3.0)
@@ -218,6 +262,26 @@ def test_a_run_that_kills_its_worker_or_hangs_is_a_failed_run(tmp_path: Path) ->
     again, count = made(tmp_path / "study.toml")
     assert count == 0  # neither is tried again
     assert again.arms == answer.arms
+
+
+@pytest.mark.parametrize("line", ["sys.argv.append(pathlib.Path('x'))", "sys.argv = None", "sys.path = None"])
+def test_what_a_run_does_to_the_command_line_costs_no_other(line: str, tmp_path: Path) -> None:
+    odd = f"import pathlib, sys, torch\ndef Odd(params, lr):\n    {line}\n    return torch.optim.SGD(params, lr)\n"
+    before = [*sys.path], [*sys.argv]
+    file = FILE.replace("torch.optim:SGD", "odd.py:Odd").replace("fixed = { momentum = 0.5 }\n", "")
+    answer = run(write(tmp_path, file=file, odd=odd))
+    assert [r.untrained for r in answer.arms["adam"].replicates] == [""] * 2
+    assert ([*sys.path], [*sys.argv]) == before
+
+
+def test_an_alarm_of_the_callers_still_rings(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    signal.setitimer(signal.ITIMER_REAL, 600)
+    try:
+        run(path)
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:

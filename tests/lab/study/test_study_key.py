@@ -122,6 +122,14 @@ def test_what_does_not_change_numbers_changes_no_key(change: Callable[[Path], No
     assert keys_of(folder / "study.toml") == before
 
 
+def test_an_editors_lock_and_a_name_that_is_no_text_are_no_mistake(folder: Path) -> None:
+    before = keys_of(folder / "study.toml")
+    (folder / ".#task.py").symlink_to("somebody@host.1234")
+    assert keys_of(folder / "study.toml") == before
+    Path(os.fsdecode(os.fsencode(folder) + b"/\xe4.py")).touch()
+    assert keys_of(folder / "study.toml") != before
+
+
 def test_a_study_may_be_moved(folder: Path, tmp_path: Path) -> None:
     before = keys_of(folder / "study.toml")
     moved = tmp_path.with_name(tmp_path.name + "-moved")
@@ -156,11 +164,36 @@ def test_another_version_of_the_optimizers_package_changes_the_key(
     assert not set(found[0]["adam"]) & set(found[1]["adam"])
 
 
-def test_torchs_version_is_that_of_its_optimizers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_a_package_without_a_version_imports_changes_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "somebodys_parts"
+    package.mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (package / "__init__.py").write_text("from .core import Mine\n")
+    (package / "core.py").write_text("from . import formula\n" + MINE)
+    path = write(tmp_path / "study", file=OWN.replace("mine.py:", "somebodys_parts:"))
+    (package / "formula.py").touch()
+    before = keys_of(path)
+    (package / "formula.py").write_text("scale = 2\n")
+    assert not set(before["adam"]) & set(keys_of(path)["adam"])
+
+
+@pytest.mark.parametrize(
+    "mine",
+    [
+        MINE,
+        "import torch\ndef Mine(params, lr, momentum): return torch.optim.SGD(params, lr, momentum)\n",
+        "import functools, torch\nMine = functools.partial(torch.optim.SGD, nesterov=True)\n",
+    ],
+    ids=["a class on top of torch's", "a function", "a part of torch's"],
+)
+def test_torchs_version_is_that_of_its_optimizers(mine: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "mine.py").write_text(mine)
     before = keys_of(folder / "study.toml")
     monkeypatch.setattr("importlib.metadata.version", lambda name: "99")
     after = keys_of(folder / "study.toml")
-    for arm in before:  # the second is a class of our own on top of one of torch's
+    for arm in before:
         assert not set(before[arm]) & set(after[arm])
 
 

@@ -15,6 +15,8 @@ from critgrad.lab.errors import LabError
 from critgrad.lab.ledger import Ledger
 from critgrad.lab.ledger.merge import merge
 from critgrad.lab.run.spec import StudyTrial
+from critgrad.lab.study.file import read
+from critgrad.lab.study.forms import BuiltInTask, load_task
 
 MINE = """
 import torch
@@ -214,6 +216,14 @@ def test_a_report_that_is_no_number_says_what_is_expected(given: str, tmp_path: 
     assert len(str(raised.value)) < 400
 
 
+@pytest.mark.parametrize("given", ["1.0, test=2.0", "valid=1.0, test=2.0", "{'valid': 1.0, 'test': 2.0}"])
+def test_a_report_loses_neither_of_two_numbers(given: str, tmp_path: Path) -> None:
+    start = LOOP.partition("report(valid=")[0]
+    answer = run(write(tmp_path, f"{start}report({given})\n"))
+    trial = answer.arms["sgd"].replicates[0].trials[0]
+    assert (trial.valid, trial.test) == (1.0, 2.0)
+
+
 def test_one_number_is_both_valid_and_test(tmp_path: Path) -> None:
     task = PIECES.replace('return {"valid": float(error), "test": float(error) + 1}', "return error")
     answer = run(write(tmp_path, task))
@@ -314,6 +324,18 @@ class Mine(torch.optim.SGD):
     rates = [float(line) for line in (tmp_path / "rates").read_text().split()]
     assert len(rates) == 4 * 2 * 3
     assert rates[:6] == pytest.approx([0.05, 0.1, 0.1, 0.075, 0.05, 0.025])
+
+
+@pytest.mark.parametrize("asked, kind", [("", "cosine"), ('[schedule]\nkind = "constant"\n', "constant")])
+def test_a_constant_rate_that_is_asked_for_is_one_of_a_built_in_task_too(asked: str, kind: str, tmp_path: Path) -> None:
+    file = FILE.replace('"task.py"', '"pycode-gpt@tiny"').replace("[arms.sgd]", f"{asked}[arms.sgd]")
+    path = tmp_path / "study.toml"
+    path.write_text(file)
+    found = read(path)
+    task = load_task(found.task, found.folder, found.settings)
+    assert isinstance(task, BuiltInTask)
+    assert task.record.schedule == kind
+    assert (task.record.warmup > 0) == (kind == "cosine")
 
 
 def test_an_optimizer_that_needs_a_closure_gets_one(tmp_path: Path) -> None:

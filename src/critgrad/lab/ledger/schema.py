@@ -104,13 +104,16 @@ def connect_writer(path: Path) -> sqlite3.Connection:
 def connect_reader(path: Path) -> sqlite3.Connection:
     """Open for reading; works beside a writer, after a killed one, and in a folder that cannot be written to."""
     uri = path.resolve().as_uri()
-    connection = sqlite3.connect(f"{uri}?mode=ro", uri=True, isolation_level=None, timeout=30)
+    log = path.with_name(path.name + "-wal")
+    # Where there is no log a look makes one and its index, and only who might write takes them away again.
+    mode = "ro" if log.exists() else "rw"
+    connection = sqlite3.connect(f"{uri}?mode={mode}", uri=True, isolation_level=None, timeout=30)
     try:
+        connection.execute("PRAGMA query_only=ON")
         try:
             empty = _is_empty(connection)
         except sqlite3.OperationalError:
             # The log's index would have to be made beside the ledger. Without a log there is nothing it could be about.
-            log = path.with_name(path.name + "-wal")
             if log.exists() and log.stat().st_size:
                 raise
             connection.close()

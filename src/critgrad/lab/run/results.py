@@ -79,7 +79,7 @@ def provenance(device: str, command: list[str] | None = None) -> dict[str, Any]:
         **dict(_machine(device)),
         "device": device,
         "threads": torch.get_num_threads(),
-        "command": command if command is not None else [*sys.argv],
+        "command": command if command is not None else [*map(str, sys.argv)],  # somebody's code may put paths there
     }
 
 

@@ -17,7 +17,6 @@ except ImportError:  # a bare machine: torch and numpy alone
 
 if TYPE_CHECKING or HAS_RICH:
     from rich.console import Console, ConsoleDimensions
-    from rich.markup import escape
     from rich.padding import Padding
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -61,9 +60,9 @@ def complain(text: str, error: bool = True) -> None:
     print(f"Error: {text}" if error else text, file=sys.stderr, flush=True)
 
 
-def coloured(text: str, style: str) -> str:
+def coloured(text: str, style: str) -> Any:
     """A cell in a colour or in bold, where there are such."""
-    return f"[{style}]{escape(text)}[/]" if HAS_RICH and style else text
+    return Text(text, style=style) if HAS_RICH and style else text
 
 
 @dataclass
@@ -92,7 +91,9 @@ class ScreenTable:
             side: Any = "right" if name in self.right else "left"
             made.add_column(name, justify=side, overflow="fold", no_wrap=name in self.whole)
         for row in self.rows:
-            made.add_row(*row)
+            made.add_row(
+                *(Text(cell) if isinstance(cell, str) else cell for cell in row)
+            )  # no markup: names have brackets
         console.print(made)
 
     def plain(self) -> str:

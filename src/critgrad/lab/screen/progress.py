@@ -69,7 +69,7 @@ def shown(title: str, console: Any = None) -> Iterator[OnEvent]:
         TextColumn("ETA {task.fields[eta]}"),
     )
     with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task(title, total=None, rest="", eta="-:--")
+        bar = progress.add_task(escape(title), total=None, rest="", eta="-:--")
 
         def on_event(event: Event) -> None:
             p = event.progress

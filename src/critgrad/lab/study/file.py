@@ -181,6 +181,10 @@ def read(path: str | Path) -> StudyFile:
                 raise bad(f"{name} is missing, expected {_TOP[name].expected}")
     if "epochs" in values and "epochs" in top["settings"]:
         raise bad("settings.epochs: epochs stands above, too, expected one of both")
+    schedule, settings = Schedule(**_checked(top["schedule"], _SCHEDULE, "schedule.", bad)), top["settings"]
+    if "schedule" in values and schedule == Schedule() and not task.endswith(".py"):
+        # A built-in task may have another of its own.
+        settings = {**settings, "schedule": schedule.kind, "warmup": schedule.warmup}
     return StudyFile(
         path=path,
         text=text,
@@ -188,8 +192,8 @@ def read(path: str | Path) -> StudyFile:
         task=task,
         direction=top["direction"],
         epochs=top["epochs"],
-        schedule=Schedule(**_checked(top["schedule"], _SCHEDULE, "schedule.", bad)),
-        settings=top["settings"],
+        schedule=schedule,
+        settings=settings,
         arms=arms,
         claims=_claims(asked, arms, bad),
         **{name: top[name] for name in ("replicates", "trials", "report_seeds", "seed", "margin", "precision")},

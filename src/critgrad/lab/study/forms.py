@@ -86,8 +86,8 @@ class LoopTask:
             return made_still(optimizer) if order.still else optimizer
 
         def report(both: Any = None, *, valid: Any = None, test: Any = None) -> None:
-            given = both if valid is None else {"valid": valid, "test": valid if test is None else test}
-            record.add(*scores_of(given, "report"))
+            valid = both if valid is None else valid
+            record.add(*scores_of(valid if test is None else {"valid": valid, "test": test}, "report"))
 
         if order.device.startswith("cuda"):
             torch.cuda.reset_peak_memory_stats()

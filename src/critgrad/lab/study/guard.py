@@ -14,6 +14,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,26 +26,57 @@ from ..train.streams import stream_seed
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGALRM") if hasattr(signal, name)]
 _TAIL = 4000  # characters of what a run printed that a failure shows
 
+_Setting = tuple[Callable[[], Any], Callable[[Any], Any]]
+
+
+def _flag(module: Any, name: str) -> _Setting:
+    return partial(getattr, module, name, None), partial(setattr, module, name)
+
+
+def _set_environment(values: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(values)
+
+
 # What can be asked for and set again by the same kind of value.
-_GET_AND_SET: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
+_GET_AND_SET: tuple[_Setting, ...] = (
     (torch.get_default_dtype, torch.set_default_dtype),
     (torch.get_num_threads, torch.set_num_threads),
     (torch.is_grad_enabled, torch.set_grad_enabled),
     (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
     (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
     # torch's newer way to ask for TF32 (since 2.9); where it was asked for, the older question is an error.
-    (
-        lambda: getattr(torch.backends, "fp32_precision", None),
-        lambda name: setattr(torch.backends, "fp32_precision", name),
-    ),
+    _flag(torch.backends, "fp32_precision"),
     (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    *(_flag(torch.backends.cudnn, name) for name in ("benchmark", "deterministic", "enabled", "allow_tf32")),
+    _flag(torch.backends.mkldnn, "enabled"),
+    *(
+        (partial(torch.is_autocast_enabled, kind), partial(torch.set_autocast_enabled, kind))
+        for kind in ("cpu", "cuda")
+    ),
+    # Nothing else tells whether torch takes the smallest numbers for 0.
+    (lambda: not torch.tensor(1e-40, dtype=torch.float32, device="cpu").mul(1.0).item(), torch.set_flush_denormal),
     (np.geterr, lambda modes: np.seterr(**modes)),
     (os.getcwd, os.chdir),
+    (lambda: dict(os.environ), _set_environment),
+    (lambda: [*(sys.path or ())], lambda names: setattr(sys, "path", [*names])),
+    (lambda: [*(sys.argv or ())], lambda words: setattr(sys, "argv", [*words])),
     (sys.getrecursionlimit, sys.setrecursionlimit),
     # Not torch.set_default_device("cpu"): that would put a hook before every operation.
     (torch.get_default_device, lambda device: torch.set_default_device(None if device.type == "cpu" else device)),
 )
-_CUDNN = ("benchmark", "deterministic", "enabled")
+
+
+def settings_now() -> list[Any]:
+    """How the process is set, for ``set_to``."""
+    return [_now(get) for get, _ in _GET_AND_SET]
+
+
+def set_to(values: list[Any]) -> None:
+    """Set the process as it was."""
+    for (get, put), value in zip(_GET_AND_SET, values):
+        if _now(get) != value and value is not None:
+            put(value)
 
 
 @contextmanager
@@ -69,33 +101,22 @@ def guarded() -> Iterator[Callable[[], str]]:
 
 @contextmanager
 def _process() -> Iterator[None]:
-    values = [_now(get) for get, _ in _GET_AND_SET]
-    cudnn = {name: getattr(torch.backends.cudnn, name) for name in _CUDNN}
-    environment, path, argv = dict(os.environ), [*sys.path], [*sys.argv]
+    before = settings_now()
     # NOTE [children of a worker]: workers end with their head and are "daemonic" for that, which forbids them children of their
     # own: a DataLoader with workers could not be used. Only the mark goes: the head still ends them.
     marks: dict[str, Any] = getattr(multiprocessing.current_process(), "_config", {})
     daemon = marks.pop("daemon", None)
     main = threading.current_thread() is threading.main_thread()
     handlers = {number: signal.getsignal(number) for number in _SIGNALS} if main else {}
+    timer = signal.getitimer(signal.ITIMER_REAL) if main and hasattr(signal, "getitimer") else None
     try:
         yield
     finally:
         if daemon is not None:
             marks["daemon"] = daemon
-        torch.set_flush_denormal(False)  # nothing tells whether it was on
-        for (get, put), value in zip(_GET_AND_SET, values):
-            if _now(get) != value and value is not None:
-                put(value)
-        for name, value in cudnn.items():
-            if getattr(torch.backends.cudnn, name) != value:
-                setattr(torch.backends.cudnn, name, value)
-        if dict(os.environ) != environment:
-            os.environ.clear()
-            os.environ.update(environment)
-        sys.path[:], sys.argv[:] = path, argv
-        if main and hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_REAL, 0)
+        set_to(before)
+        if timer is not None:
+            signal.setitimer(signal.ITIMER_REAL, *timer)
         for number, handler in handlers.items():
             if handler is not None and signal.getsignal(number) is not handler:
                 signal.signal(number, handler)

@@ -57,7 +57,8 @@ def python_files(folder: Path) -> Iterator[Path]:
             and name not in _NOT_OURS
             and not (os.path.islink(path := os.path.join(where, name)) and os.path.realpath(path) in been)
         )
-        yield from (Path(where, name) for name in sorted(names) if name.endswith(".py"))
+        found = (Path(where, name) for name in sorted(names) if name.endswith(".py"))
+        yield from filter(Path.is_file, found)  # an editor's lock is a link to nowhere
 
 
 def hash_of(files: Iterable[Path], folder: Path) -> str:
@@ -66,7 +67,7 @@ def hash_of(files: Iterable[Path], folder: Path) -> str:
     for path in files:
         name = os.path.relpath(path, folder).replace(os.sep, "/")
         content = hashlib.sha256(path.read_bytes()).hexdigest()
-        digest.update(f"{name}\0{content}\n".encode())
+        digest.update(f"{name}\0{content}\n".encode(errors="surrogateescape"))  # a name may be no text
     return digest.hexdigest()[:32]
 
 

@@ -17,7 +17,7 @@ from ..errors import LabError
 from ..train.optimizers import recipe_of
 from ..train.optimizers import settled as settled_recipe
 from .axes import names_of_options, settled
-from .loading import UserCodeError, file_under, hash_of, load_file, load_module
+from .loading import UserCodeError, file_under, hash_of, load_file, load_module, python_files
 
 EXPECTED = "'module:name', 'file.py:name', or a name of `critgrad optimizers`"
 
@@ -99,7 +99,7 @@ def maker_of(text: str, folder: Path) -> Maker:
     local = _is_under(getattr(module, "__file__", None), folder)
     taken = None if options is None else frozenset(options)
     needed = tuple((options or set()) - set(defaults))
-    return Maker(text, found, defaults, taken, needed, _packages(found, folder), local)
+    return Maker(text, found, defaults, taken, needed, _packages(found, folder, "torch"), local)
 
 
 def _takes(make: Callable[..., Any]) -> tuple[set[str] | None, dict[str, Any]]:
@@ -116,10 +116,14 @@ def _takes(make: Callable[..., Any]) -> tuple[set[str] | None, dict[str, Any]]:
     return None if any_name else {p.name for p in named}, defaults
 
 
-def _packages(make: Callable[..., Any], folder: Path) -> str:
-    """``schedulefree 1.4, torch 2.13``: what an optimizer is made of; files without a version by their hash."""
+def _packages(make: Callable[..., Any], folder: Path, *more: str) -> str:
+    """``schedulefree 1.4, torch 2.13``: what an optimizer is made of; files without a version by their hash.
+
+    ``more``: a function does not tell of what the optimizer is that it makes.
+    """
     classes = make.__mro__ if isinstance(make, type) else (make,)
-    modules = dict.fromkeys([*(getattr(cls, "__module__", "") for cls in classes), *getattr(make, "packages", ())])
+    own = (*(getattr(cls, "__module__", "") for cls in classes), *getattr(make, "packages", ()))
+    modules = dict.fromkeys((*own, *more))
     found = dict.fromkeys(_package(module, folder) for module in modules if module not in ("builtins", "typing", "abc"))
     return ", ".join(sorted(filter(None, found)))
 
@@ -137,6 +141,9 @@ def _package(module: str, folder: Path) -> str:
         version = getattr(sys.modules.get(top), "__version__", None)
     if version is not None:
         return f"{top} {version}"
+    root = next(iter(getattr(sys.modules.get(top), "__path__", ())), None)
+    if root is not None:
+        return f"{top} {hash_of(python_files(Path(root)), Path(root))}"
     return f"{top} {hash_of([Path(file)], Path(file).parent)}" if file else top
 
 

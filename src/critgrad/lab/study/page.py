@@ -34,7 +34,7 @@ _MOST_FAILURES = 50  # lines that are shown
 def write_page(answer: Answer, path: Path) -> None:
     """Write the page; a reader never sees half of it."""
     with replacing(path) as file:
-        file.write(render(answer).encode())
+        file.write(render(answer).encode(errors="replace"))  # a folder's name may be no text
 
 
 def render(answer: Answer) -> str:

@@ -51,10 +51,9 @@ def prepare(path: str | Path, device: str = "auto") -> ReadyStudy:
     """Read a study and all that it names; what is wrong is told in one line, and nothing is written."""
     study = read(path)
     where = default_device(device)
-    session = uuid.uuid4().hex
     with guarded():
         os.chdir(study.folder)
-        begin_session(study.folder, session)
+        begin_session(study.folder, uuid.uuid4().hex)
         task = _task_of(study)
         if task.whole_loop and study.schedule != Schedule():
             raise study.error(
@@ -66,7 +65,8 @@ def prepare(path: str | Path, device: str = "auto") -> ReadyStudy:
             around = surroundings(study, task, makers, where)
         except LabError as error:
             raise study.error(f"task: {error}") from None
-    return ReadyStudy(StudyPlan(study, around, session), where)
+    # A session of their own: runs in this process import anew, and see what the files set when they are imported.
+    return ReadyStudy(StudyPlan(study, around, uuid.uuid4().hex), where)
 
 
 def _task_of(study: StudyFile) -> StudyTask:
@@ -237,6 +237,9 @@ def report(path: str | Path, *, ledger: str | Path | None = None) -> Answer:
         if text is None:
             raise study.error(f"the ledger {file.name} has no runs of it; `critgrad study run` makes them")
         around = json.loads(text)
+        new = next((name for name in study.arms if name not in around["packages"]), None)
+        if new is not None:
+            raise study.error(f"the ledger {file.name} has no runs of arms.{new}; `critgrad study run` makes them")
         plan = StudyPlan(study, around)
         notes = _grown(plan, book)
         if around["code"] and around["code"] != hash_of(python_files(study.folder), study.folder):

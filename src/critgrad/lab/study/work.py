@@ -17,7 +17,7 @@ from ..run.spec import StudyTrial, Trial
 from ..run.worker import Failure, Unusable
 from .file import Schedule
 from .forms import data_files, load_task
-from .guard import guarded
+from .guard import guarded, set_to, settings_now
 from .loading import begin_session, hash_now, place_of, python_files, told, use_folder
 from .optimizers import Maker, maker_of
 from .task import Order, StudyTask
@@ -96,8 +96,15 @@ def _order(trial: StudyTrial, folder: Path, device: str) -> tuple[StudyTask, Ord
         if name.startswith(SET)
     )
     kind, _, warmup = settings.get("schedule", "constant 0").partition(" ")
+    # NOTE [what files set]: a default dtype or a search path that a file sets when it is imported holds for every run of the
+    # session, as it does in a script, though it is put back after the run that imported it. The task is first: what it imports
+    # sets the same for all arms.
+    task = _task(trial.task, folder, own, trial.session)
+    set_to(_settings_after(trial.task, trial.session))
+    maker = _maker(trial.optimizer, folder, trial.session)
+    set_to(_settings_after(trial.optimizer.rpartition(":")[0], trial.session))
     order = Order(
-        _maker(trial.optimizer, folder, trial.session),
+        maker,
         trial.hyper,
         trial.seed,
         settings["epochs"],
@@ -106,7 +113,7 @@ def _order(trial: StudyTrial, folder: Path, device: str) -> tuple[StudyTask, Ord
         Schedule(kind, float(warmup)),
         bool(settings.get("still", False)),
     )
-    return _task(trial.task, folder, own, trial.session), order
+    return task, order
 
 
 @lru_cache(maxsize=8)
@@ -117,6 +124,11 @@ def _task(task: str, folder: Path, settings: tuple[tuple[str, Any], ...], sessio
 @lru_cache(maxsize=64)
 def _maker(text: str, folder: Path, session: str) -> Maker:
     return maker_of(text, folder)
+
+
+@lru_cache(maxsize=256)
+def _settings_after(file: str, session: str) -> list[Any]:
+    return settings_now()
 
 
 def _failure(error: BaseException, folder: Path, said: str) -> Failure:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from inspect import signature
 from typing import Any
 
 import torch
@@ -141,7 +142,9 @@ def settled(
     arguments = {**recipe.defaults, **hyper}
     arguments.pop("donor_seed", None)
     if "beta1" in arguments or "beta2" in arguments:
-        arguments["betas"] = (arguments.pop("beta1", 0.9), arguments.pop("beta2", 0.999))
+        own = signature(recipe.make).parameters.get("betas")
+        known = arguments.get("betas") or (own.default if own else (0.9, 0.999))
+        arguments["betas"] = (arguments.pop("beta1", known[0]), arguments.pop("beta2", known[1]), *known[2:])
     elif "betas" in arguments:
         arguments["betas"] = tuple(arguments["betas"])
     if weight_decay and "weight_decay" not in arguments:

@@ -30,6 +30,7 @@ from .base import LOSSES, JobExecutor, TrialTimeoutError, WorkerLostError, defau
 from .mps import MpsService, service_for
 
 _FALSE_STARTS = 3
+_LONGEST_WAIT = 3600.0  # seconds; poll knows no more than some weeks
 _PR_SET_PDEATHSIG = 1
 
 
@@ -187,7 +188,7 @@ class LocalPool(JobExecutor):
         if self._seconds is None:
             return None
         begun = [worker.since for worker in self._workers if worker.call is not None and worker.begun]
-        return max(0.0, min(begun) + self._seconds - time.monotonic()) if begun else None
+        return min(max(0.0, min(begun) + self._seconds - time.monotonic()), _LONGEST_WAIT) if begun else None
 
     def _end_late(self) -> None:
         """End the calls that have run for too long: each costs its worker, and the next call starts another."""
