@@ -166,9 +166,8 @@ class Engine:
         """Pass 1: norms and, where the memory damps, inner products with every slot."""
         # Kept until pass 2 is through: a gradient in another order is a copy.
         self.flats = [None if g is None else part.layout.ordered(g) for part, g in zip(self.store.parts, grads)]
-        self.grads[:] = [
-            None if g is None else g.data_ptr() or 1 for g in self.flats
-        ]  # an empty one is not a missing one
+        # An empty gradient, which has no address, is not a missing one.
+        self.grads[:] = [None if g is None else g.data_ptr() or 1 for g in self.flats]
         self.memory.threads = min(torch.get_num_threads(), self.most_threads)
         self.memory.parallel = thread_pool()
         self.core.measure(self.address)
