@@ -318,11 +318,11 @@ TEXT = """# Which memory helps?
 
 <!-- Written by: python docs/make_memory_page.py. Do not edit: change the studies. -->
 
-In short: **on a small GPT and a residual net none of six memories is better than a tuned AdamW or Nesterov's AdamW; adding old
-gradients does great harm.** Worse are, on the GPT, {pycode_worse}, in nats; on CIFAR-10
+In short: **on a small GPT and a residual net none of six memories is better than a tuned AdamW or Nesterov's AdamW; adding
+stored gradients does great harm.** Worse are, on the GPT, {pycode_worse}, in nats; on CIFAR-10
 {cifar10_worse}, in points. On MNIST {mnist_names} gain {least} to {most}
 points at a constant learning rate; the three of them that were asked again with warm-up and cosine do not. On the digits
-nothing is better or worse. Three new uses of a memory gained nothing. One study is [missing](#what-is-missing).
+nothing is better or worse. Three new uses of a memory gained nothing. Two studies are [missing](#what-is-missing).
 
 Each optimizer is held against the better of AdamW and Nesterov's AdamW, chosen in each replicate by validation. A replicate is
 a whole search ({trials} points of learning rate and at most one option) on a fresh seed, then one run of the best on
@@ -357,8 +357,9 @@ Positive: better than the rival. In brackets or after ±: the exact 95 % interva
 
 {cifar10_claims} claims: {cifar10_words}. 308,000 parameters, eight epochs with warm-up, cosine and clipping,
 {cifar10_runs} runs. The rival is Nesterov's AdamW in {nesterov_was_rival} of {cifar10_replicates} replicates: on average it
-reaches {cifar10_nesterov} %, AdamW {cifar10_adamw}, `AdamW_F` {cifar10_adamw_f} and MARS {cifar10_mars}. So damping and MARS
-do about as AdamW does; Cautious AdamW ({cifar10_cautious}) and AdEMAMix ({cifar10_ademamix}) as Nesterov's. (No claims: means.)
+reaches {cifar10_nesterov} %, AdamW {cifar10_adamw}, `AdamW_F` {cifar10_adamw_f} and MARS {cifar10_mars}.
+So damping and MARS, worse than Nesterov's, do about as AdamW does; Cautious AdamW ({cifar10_cautious}) and AdEMAMix
+({cifar10_ademamix}) as Nesterov's. (No claims: means.)
 
 **The ranges end too low**: all but {cifar10_falling} validate best in the highest fifth of the learning rates that were tried,
 which end at 0.02 (`Adam_CM`'s and `AdamW_C`'s at 0.005). The words hold for these ranges.
@@ -401,7 +402,7 @@ of it is such a sum. Cosines are with the next gradient.
 {ages}
 **Neither is shown to tell who gains.** The gainers that have an age are {gaining_ages} steps old, the others {youngest} to
 {oldest}; no step points where the next gradient does. Rank correlation with the difference on MNIST, with its 95 % interval:
-age {r_age}, {n_age} claims; cosine {r_agrees}, {n_agrees} claims. So few show only a strong link.
+age {r_age}, {n_age} claims; cosine {r_agrees}, {n_agrees} claims. With so few claims only a strong link would show.
 
 ## A place that nobody has taken
 

@@ -21,6 +21,9 @@ import torch
 from lab.browser import browser
 
 import critgrad
+from critgrad.memory.aggregations import AGGREGATIONS
+from critgrad.memory.policies import POLICIES
+from critgrad.optimizers import MEMORY_OPTIONS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -292,6 +295,13 @@ def test_every_public_name_has_its_place_in_the_reference():
         for public in module.__all__:
             if not public.startswith("__"):
                 assert re.search(rf"\b{re.escape(public)}\b", text), f"{module.__name__}.{public}"
+
+
+@pytest.mark.parametrize("table", [POLICIES, AGGREGATIONS], ids=["policies", "aggregations"])
+def test_every_built_in_rule_is_documented_wherever_rules_are(table):
+    pages = [DOCS / "reference.md", DOCS / "api" / ("policies.md" if table is POLICIES else "aggregations.md")]
+    for text in (MEMORY_OPTIONS, *(page.read_text(encoding="utf-8") for page in pages)):
+        assert [rule for rule in table if f'"{rule}"' not in text] == []
 
 
 def test_the_reference_can_be_read_in_a_clone(monkeypatch):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import collections
-
 import pytest
 import torch
 from helpers import ALL_POLICIES, GradientStream, assert_close, parameters, run
@@ -270,8 +268,3 @@ def test_sparse_fills_at_its_own_pace():
     decisions = record(optimizer, params, GradientStream(params), 20)
     assert [t for t, d in enumerate(decisions, 1) if d is not None] == [1, 5, 9, 13, 17]
     assert [d for d in decisions if d is not None] == [0, 1, 2, 0, 1]
-
-
-def test_every_policy_name_is_listed_once():
-    assert list(POLICIES) == list(ALL_POLICIES)
-    assert collections.Counter(policy.name for policy in POLICIES.values()).most_common(1)[0][1] == 1

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from critgrad import theory
+from critgrad.memory.aggregations import AGGREGATIONS, Linear
 from critgrad.theory.quadratic import spectral_radius
 
 MEMORIES = [("sum", 5), ("mean", 5), ("mid", 5), ("sum", 1), ("mean", 20)]
@@ -261,6 +262,14 @@ def test_matched_momentum_matches_gain_and_delay(weights):
     S, D = sum(weights), sum(k * w for k, w in enumerate(weights))
     assert lr_mult / (1 - beta) == pytest.approx(S)
     assert beta / (1 - beta) == pytest.approx(D / S)
+
+
+def test_gains_are_those_of_the_record_in_the_table(monkeypatch):
+    half = Linear(
+        "half", lambda kappa, n: (2 / (2 + kappa), kappa / (2 * n))
+    )  # (2 g + kappa * mean of M) / (2 + kappa)
+    monkeypatch.setitem(AGGREGATIONS, "half", half)
+    assert theory.gains("half", 5) == pytest.approx((1.0, 1 / 3, 2 / 3))
 
 
 def test_effective_step():

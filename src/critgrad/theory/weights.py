@@ -13,7 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..memory.aggregations import LINEAR, PICKS
+import torch
+
+from ..memory.aggregations import LINEAR, PICKS, adding_weights
 from ..memory.options import check_option
 
 
@@ -54,12 +56,9 @@ def gains(aggr: str, topC: int, kappa: float = 1.0) -> Gains:
         raise ValueError('Invalid aggr: "fisher" damps and has no weights; see damping_bounds and method="damped"')
     if topC == 0:
         return Gains(1.0, 0.0, 1.0)
-    if aggr == "mean":
-        total = 1 + kappa * topC
-        return Gains(1.0, kappa * topC / total, 1 / total)
-    if aggr == "mid":
-        return Gains(1.0, kappa / (1 + kappa), 1 / (1 + kappa))
-    return Gains(1.0 + kappa, float(kappa), 1.0)
+    scale, share = (float(w) for w in adding_weights(aggr, kappa, torch.tensor(topC), torch.tensor(True)))
+    memory = share * (1 if aggr in PICKS else topC)
+    return Gains(scale * (1 + memory), scale * memory, scale)
 
 
 def window_weights(aggr: str, topC: int, kappa: float = 1.0) -> list[float]:

@@ -7,6 +7,8 @@ from critgrad.lab.screen.console import console
 from critgrad.lab.tasks import TASKS
 from critgrad.lab.tasks.data import DATASETS
 from critgrad.lab.train.optimizers import TRAINED
+from critgrad.memory.aggregations import AGGREGATIONS
+from critgrad.memory.policies import POLICIES
 
 
 @pytest.fixture
@@ -52,8 +54,8 @@ def test_optimizers_lists_the_registry_policies_and_aggregations(cli):
         assert f"\n{recipe.name} " in text
     told = set(text.replace(",", " ").split())
     assert set(TRAINED) <= told
-    assert "policy: KotH, bottomC, FIFO" in text
-    assert "aggr: mean, sum, mid, min, median, max, fisher" in text
+    assert f"policy: {', '.join(POLICIES)}" in " ".join(text.split())
+    assert f"aggr: {', '.join(AGGREGATIONS)}" in " ".join(text.split())
 
 
 def test_data_list_names_state_and_licence(cli):
