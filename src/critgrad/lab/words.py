@@ -148,23 +148,28 @@ def _with_half(mean: float, half: float, sign: str) -> str:
     return f"{fixed(mean, places, sign)} ± {fixed(half, places)}"
 
 
-_SYMMETRIC = 0.1  # of the half width: an estimate no further from the middle stands with one number for both sides
-
-
 def skew_interval_text(estimate: float, low: float, high: float, sign: str = "") -> str:
-    """``0.012 ± 0.004`` where an estimate lies near the middle of its interval, else ``0.012 (0.009 to 0.021)``.
+    """``0.012 ± 0.004`` where that says the same ends, else ``0.012 (0.009 to 0.021)``. No end is rounded to 0.
 
     The estimate alone where the interval has no ends.
 
-    >>> skew_interval_text(0.0121, 0.0083, 0.0162), skew_interval_text(0.012, 0.009, 0.021, "+")
-    ('0.0121 ± 0.0039', '+0.0120 (+0.0090 to +0.0210)')
+    >>> skew_interval_text(0.0121, 0.0081, 0.0161), skew_interval_text(0.012, 0.009, 0.021, "+")
+    ('0.0121 ± 0.0040', '+0.0120 (+0.0090 to +0.0210)')
+    >>> skew_interval_text(-0.11, -0.217, -0.003), skew_interval_text(-0.107, -0.217, 0.003)
+    ('-0.110 (-0.217 to -0.003)', '-0.107 (-0.217 to 0.003)')
     >>> skew_interval_text(0.5, -math.inf, math.inf), skew_interval_text(0.0, 0.0, 0.0), skew_interval_text(math.nan, 0, 0)
     ('0.5', '0 (the same runs)', '-')
     """
     half = without_noise((high - low) / 2, estimate)
-    even = half == 0 or abs((low + high) / 2 - estimate) <= _SYMMETRIC * half
-    if even or not math.isfinite(estimate) or not math.isfinite(half):
+    if half == 0 or not math.isfinite(estimate) or not math.isfinite(half):
         return _with_half(estimate, half, sign)
     places = decimals(half)
-    low_text, high_text = (fixed(end, places, sign) for end in (low, high))
-    return f"{fixed(estimate, places, sign)} ({low_text} to {high_text})"
+    lost = [end for end in (low, high) if end and not round(end, places)]
+    if not lost and all(
+        fixed(estimate + way * half, places) == fixed(end, places) for way, end in ((-1, low), (1, high))
+    ):
+        return _with_half(estimate, half, sign)
+    needed = max((decimals(10 * abs(end)) for end in lost), default=places)
+    places = needed if needed <= places + 2 else places
+    texts = [fixed(value, places, sign) for value in (estimate, low, high)]
+    return "{} ({} to {})".format(*texts)
