@@ -117,6 +117,21 @@ def test_what_damping_does_agrees_with_dense_linear_algebra(topC, kappa):
         assert memory.damped_ratio == pytest.approx(float(d.norm() / g.norm()), rel=1e-7)
 
 
+def test_what_is_said_of_a_memory_that_adds_here_and_damps_there():
+    a, b, c = parameters(((3, 2), (4,), (5,)))
+    groups = [{"params": [a], "aggr": "mean"}, {"params": [b]}, {"params": [c], "rho": 1e-3}]
+    optimizer = critgrad.SGD_F(groups, lr=0.1, topC=3)
+    stream = GradientStream([a, b, c])
+    run(optimizer, [a, b, c], stream, 6)
+    stream.set([a, b, c], 6)
+    memory = critgrad.inspect(optimizer).memories[0]
+    sums = [optimizer.state[p]["critical_slots"].sum(0) for p in (a, b, c)]
+    assert memory.sum_norm == pytest.approx(math.sqrt(sum(float(s.square().sum()) for s in sums)))
+    assert memory.damped_ratio is None  # by two values of rho: no one number tells it
+    optimizer.param_groups[1]["rho"] = 1e-3
+    assert 0 < critgrad.inspect(optimizer).memories[0].damped_ratio < 1
+
+
 @pytest.mark.parametrize("scope, count", [("global", 1), ("group", 2), ("tensor", 3)])
 def test_one_report_per_memory(scope, count):
     a, b = parameters(((2,), (3,))), parameters(((4,),))

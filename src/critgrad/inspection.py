@@ -15,7 +15,7 @@ from .bases.optimizer import WithMemory
 from .engines.sums import measure, read, squares
 from .engines.unseen import joined
 from .memory.damping import damping_weights
-from .memory.dtensors import local
+from .memory.dtensors import aligned, local
 from .memory.gram import settled
 from .memory.keys import SCALE, SLOTS, SUM
 from .memory.memory import Memory
@@ -45,8 +45,8 @@ class MemoryReport:
     mean_norm: float | None  # of their norms, undecayed
     bytes: int  # on this rank
     spectrum: list[float] = field(default_factory=list)  # eigenvalues of the Gram matrix, largest first (aggr="fisher")
-    span_share: float | None = None  # share of |g|^2 that lies in the span of the memory (aggr="fisher")
-    damped_ratio: float | None = None  # |d| / |g| (aggr="fisher")
+    span_share: float | None = None  # share of |g|^2 that lies in the span of the memory, of what damps
+    damped_ratio: float | None = None  # |d| / |g| of what damps, if all of it by one rho and kappa
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -200,7 +200,8 @@ def table_bytes(store: Store) -> int:
 
 
 def _gradients(parts: list[Part]) -> list[Any]:
-    return [None if p.param.grad is None else p.layout.flat(p.param.grad.detach()) for p in parts]
+    grads = [None if p.param.grad is None else aligned(p.param.grad.detach(), p.param) for p in parts]
+    return [None if g is None else p.layout.flat(g) for p, g in zip(parts, grads)]
 
 
 def _norms(memory: Store, parts: list[Any]) -> tuple[float | None, float]:
@@ -220,24 +221,24 @@ def _add_damping(memory: Store, rows: list[dict[str, Any]]) -> None:
     spectra = torch.linalg.eigvalsh(gram).flip(-1).clamp(min=0).tolist()
     for row, spectrum, square in zip(rows, spectra, gram.sum((-2, -1)).tolist()):
         row["spectrum"] = spectrum[: row["live"]]
-        row["sum_norm"] = row["sum_norm"] or math.sqrt(max(square, 0.0))
+        row["sum_norm"] = math.hypot(row["sum_norm"] or 0.0, math.sqrt(max(square, 0.0)))
     grads = _gradients(memory.parts)
     if all(g is None for g in grads):
         return
     vectors = [joined(block, grads) for block in memory.blocks]
     sums = read(all_reduce_(measure(memory, vectors), memory), memory)
-    options = next(part.options for part in memory.parts if part.damps)
-    usable = torch.isfinite(sums.square)
-    w = damping_weights(gram, sums.dots, options["rho"], options["kappa"], usable, memory.dtype)
+    ways = {(part.options["rho"], part.options["kappa"]) for part in memory.parts if part.damps}
+    w = damping_weights(gram, sums.dots, *next(iter(ways)), torch.isfinite(sums.square), memory.dtype)
     for i, row in enumerate(rows):
         square = float(sums.own_square[i])
         if not (math.isfinite(square) and square > 0 and row["live"]):
             continue
         a, K = sums.dots[i], gram[i]
         inside = float(a @ (torch.linalg.pinv(K, hermitian=True) @ a))
-        damped = square - 2 * float(w[i] @ a) + float(w[i] @ K @ w[i])
         row["span_share"] = min(max(inside / square, 0.0), 1.0)
-        row["damped_ratio"] = math.sqrt(max(damped, 0.0) / square)
+        if len(ways) == 1:
+            damped = square - 2 * float(w[i] @ a) + float(w[i] @ K @ w[i])
+            row["damped_ratio"] = math.sqrt(max(damped, 0.0) / square)
 
 
 def summary(optimizer: WithMemory) -> str:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from test_triton import DEVICE  # which skips where there is neither GPU nor interpreter
+from test_triton_replaced import one_buffer_as_on_cuda
+
+from critgrad import engines
 
 stateful = pytest.importorskip("stateful")
 hold = pytest.importorskip("test_stateful").hold
@@ -19,6 +22,7 @@ pytestmark = [
 @pytest.fixture
 def _no_native_core(monkeypatch):
     monkeypatch.setenv("CRITGRAD_NATIVE", "0")
+    monkeypatch.setattr(engines, "wants_one_buffer", one_buffer_as_on_cuda)
 
 
 class Triton(stateful.Machine):

@@ -99,12 +99,12 @@ class Epilogue:
         of = {p: group for group in self.optimizer.param_groups for p in group["params"]}
         return [of[part.param] for part in parts]
 
-    def why_not(self, store: Store, known: Sequence[str]) -> str | None:
-        """What of the base an engine that has the ``known`` families does not know, or ``None``."""
+    def why_not(self, store: Store, known: Sequence[str], unknown: Sequence[str]) -> str | None:
+        """What of the base an engine that has the ``known`` families, and not these switches, does not know; or ``None``."""
         if self.family is None or self.family.name not in known:
             return "there is no kernel for it"
         for group in {id(group): group for group in self.groups(store.parts)}.values():
-            for name in (*self.family.must_be_off, "differentiable", "foreach"):
+            for name in (*self.family.must_be_off, "differentiable", "foreach", *unknown):
                 if group.get(name):
                     return f"{name}={group[name]}"
             given = [group[name] for name in self.family.numbers]

@@ -53,7 +53,7 @@ def _chosen(store: Store, epilogue: Any, only_torch: bool) -> tuple[Any, Any, st
             continue
         reasons.append("nothing is faster" + (" on a CPU" if name == "native" else ""))
         if epilogue is not None:
-            why = epilogue.why_not(store, module.FAMILIES)
+            why = epilogue.why_not(store, module.FAMILIES, module.UNKNOWN_SWITCHES)
             if why is not None:
                 reasons.append(f"{epilogue.base_name} makes its own update: {why}")
         return module.Engine, epilogue if why is None else None, "; ".join(reasons)

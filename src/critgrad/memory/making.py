@@ -55,7 +55,8 @@ def make_stores(memory: Prepared, only_torch: bool) -> list[Store]:
         store = Store(parts, streams, by_tensor)
         prepare(store, memory.process_group)
         olds = [ours(memory.state.get(part.param, {})) for part in parts]
-        fill(store, olds, memory.may_join and engines.wants_one_buffer(store, memory.epilogue, only_torch), known)
+        together = memory.may_join and engines.wants_one_buffer(store, memory.epilogue, only_torch)
+        fill(store, olds, together, [block for block in known if together or len(block.parts) == 1])
         stores.append(store)
     inside = {part.param for store in stores for part in store.parts}
     for param in [param for param in memory.params() if param not in inside]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .. import engines
 from . import making
-from .dtensors import PLAIN, aligned, like, local
+from .dtensors import PLAIN, aligned, is_dtensor, like, local
 from .keys import SLOTS, SUM
 from .options import read_options
 from .reducing import all_reduce_
@@ -85,13 +85,15 @@ class Prepared:
             self._ids = ids
             self._states = [self.state.get(param, {}) for param in params]
             self._plain = [param for param in params if type(param) in PLAIN]
+            self._sharded: list[Any] = [param for param in params if is_dtensor(param)]
             self._held = held  # so that nothing else can have one of these ids
+        here = [*self._plain, *(param._local_tensor for param in self._sharded)] if self._sharded else self._plain
         ours = self._held_tensors = [mine.get(key) for mine in self._states for key in (SLOTS, SUM)]
         tensors = (
             ids,
             [param.requires_grad for param in params],
-            list(map(Tensor.data_ptr, self._plain)),
-            list(map(Tensor.stride, self._plain)),  # p.data = p.data.t()
+            list(map(Tensor.data_ptr, here)),
+            list(map(Tensor.stride, here)),  # p.data = p.data.t()
             list(map(id, ours)),
             [tensor.data_ptr() for tensor in ours if type(tensor) is Tensor],
         )
@@ -101,6 +103,9 @@ class Prepared:
     def _prepare(self) -> None:
         before = self.ready_stores
         self._replayed += [store.engine for store in before if getattr(store.engine, "captured", None)]
+        joined = any(len(block.parts) > 1 for store in before for block in store.blocks)
+        if joined and not all(engines.wants_one_buffer(store, self.epilogue, self._only_torch) for store in before):
+            self._seen = None  # an engine that goes by each tensor's own rows takes over from torch's operations
         if self._seen is None or self._look()[0] != self._seen[0]:
             self._raw = self._seen = None
             self._read_options()

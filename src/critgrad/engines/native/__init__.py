@@ -30,6 +30,7 @@ CHUNK = 1 << 15  # values that a thread takes at a time; a thread more for each 
 _POLICIES = ("KotH", "bottomC", "FIFO", "random", "MNDS", "RR", "NCPR", "sparse")
 _FAMILIES = ("none", "sgd", "sgd momentum", "sgd nesterov", "rmsprop", "rmsprop momentum", "adam", "nadam")
 FAMILIES = tuple(dict.fromkeys(name.split()[0] for name in _FAMILIES[1:]))
+UNKNOWN_SWITCHES = ("capturable",)
 
 
 def _structure(name: str, **fields: Sequence[str]) -> type[ctypes.Structure]:
@@ -93,8 +94,7 @@ class Engine:
     def __init__(self, store: Store, epilogue: Any) -> None:
         settle(store)
         self.store = store
-        captures = epilogue is not None and any(group.get("capturable") for group in epilogue.groups(store.parts))
-        self.epilogue: Any = None if captures else epilogue
+        self.epilogue: Any = epilogue
         self.stepped = False  # whether the last step was the base's, too
         self.based = False  # whether the tables have the base's state
         known = is_built_in(store.policy) and store.policy.name in _POLICIES

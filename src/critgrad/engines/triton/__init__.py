@@ -30,6 +30,7 @@ from .. import adding_table
 from .launch import INTERPRETED, TUNING, Launcher
 
 FAMILIES = ("sgd", "rmsprop", "adam", "nadam")  # of bases/families.py, that update_kernels.base_update knows
+UNKNOWN_SWITCHES = ()
 SMALLEST_RHO = 1e-37  # a kernel's numbers are single, and 0 would leave free slots without a pivot
 
 try:

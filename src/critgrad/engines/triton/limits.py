@@ -6,7 +6,7 @@ import torch
 import triton.language as tl
 
 from ...memory.aggregations import Linear, Pick
-from ...memory.dtensors import local
+from ...memory.dtensors import PLAIN, local
 from ...memory.layout import same_strides
 from ...memory.policies import is_built_in
 from ...memory.store import Store
@@ -30,11 +30,6 @@ def unknown_to_kernels(store: Store) -> str | None:
         return f"policy {name!r}"
     if store.dtype != torch.float32:
         return "parameters that are wider than float32"
-    for part in store.parts:
-        aggregation = part.aggregation
-        picks = isinstance(aggregation, Pick) and aggregation.number is not None
-        if not (picks or isinstance(aggregation, Linear) or aggregation.name == "fisher"):
-            return f"aggr={aggregation.name!r}"
     if store.damps:
         kinds = {(p.damps, p.options["rho"], p.options["kappa"], p.format_name, p.dtype) for p in store.parts}
         if len(kinds) > 1:
@@ -44,6 +39,12 @@ def unknown_to_kernels(store: Store) -> str | None:
     if store.by_tensor and store.process_group is not None:
         return 'scope="tensor" over ranks'
     for part in store.parts:
+        aggregation = part.aggregation
+        picks = isinstance(aggregation, Pick) and aggregation.number is not None
+        if not (picks or isinstance(aggregation, Linear) or aggregation.damps):
+            return f"aggr={aggregation.name!r}"
+        if type(part.param) not in PLAIN and not part.sharded:
+            return f"parameters of type {type(part.param).__name__}"
         if part.device != store.device or part.device.type not in (("cuda", "cpu") if INTERPRETED else ("cuda",)):
             return "parameters on several devices"
         if part.layout.complex or part.dtype not in TYPES or part.format.dtype not in TYPES:
