@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -32,6 +34,18 @@ def test_what_resembles_nothing_is_refused_without_a_guess():
         TypeError, match=r"^SGD_C got an unexpected argument 'zzz', expected one of lr, momentum,.* topC,"
     ):
         critgrad.SGD_C(parameters(), zzz=1)
+
+
+def test_a_class_that_has_no_name_here_is_told_how_it_is_made():
+    with pytest.raises(AttributeError, match=r"'Adagrad_C'; .* critgrad.critical\(torch.optim.Adagrad\)"):
+        _ = critgrad.Adagrad_C
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'$"):
+        _ = critgrad.nothing
+
+
+def test_rooms_of_the_package_are_there_without_an_import_of_their_own():
+    code = "import critgrad; critgrad.theory.gains('sum', 5); critgrad.integrations.log_memory; critgrad.lab"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_wrapper_and_the_maker_name_the_options():

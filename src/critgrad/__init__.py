@@ -6,6 +6,8 @@
 """
 
 import sys as _sys
+from importlib import import_module as _import_module
+from typing import Any as _Any
 
 from . import inspection as _inspection
 from ._version import __version__
@@ -51,3 +53,15 @@ __all__ = [
     "critical",
     "inspect",
 ]
+
+
+def __getattr__(name: str) -> _Any:
+    """What is imported when it is asked for."""
+    if name in ("integrations", "lab", "theory"):
+        return _import_module(f"{__name__}.{name}")
+    hint = (
+        f"; for any optimizer class there is critgrad.critical(torch.optim.{name[:-2]})"
+        if name[-2:] in ("_C", "_F")
+        else ""
+    )
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
