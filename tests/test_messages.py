@@ -39,7 +39,7 @@ def test_what_resembles_nothing_is_refused_without_a_guess():
 def test_a_class_that_has_no_name_here_is_told_how_it_is_made():
     with pytest.raises(AttributeError, match=r"'Adagrad_C'; .* critgrad.critical\(torch.optim.Adagrad\)"):
         _ = critgrad.Adagrad_C
-    with pytest.raises(AttributeError, match="has no attribute 'nothing'$"):
+    with pytest.raises(AttributeError, match=r"has no attribute 'nothing'$"):
         _ = critgrad.nothing
 
 
