@@ -1,6 +1,6 @@
 """Makes docs/which-memory-helps.md and its figures from the ledgers of the studies: ``python docs/make_memory_page.py``.
 
-Every number comes out of the ledgers under studies/ and of benchmarks/results/memory_age/cpu_mnist.json; the sentences that
+Every number comes out of the ledgers under studies/ and of benchmarks/results/memory_age; the sentences that
 depend on a word say which arms have it. ``--out`` names another folder than docs (the test compares both, byte for byte).
 """
 
@@ -26,6 +26,7 @@ from critgrad.paper.results_page.text import probability, table
 DOCS = Path(__file__).parent
 STUDIES = DOCS.parent / "studies"
 AGES = DOCS.parent / "benchmarks" / "results" / "memory_age" / "cpu_mnist.json"
+GPT_AGES = AGES.with_name("cpu_small_gpt.json")
 PAGE = "which-memory-helps.md"
 
 
@@ -226,6 +227,10 @@ def values(answers: Mapping[str, Answer], aged: Mapping[str, Any]) -> dict[str, 
         alone = len(answer.claims) == 1
         said = [measured(claim) if alone else f"{claim.arm} {measured(claim)}" for claim in answer.claims]
         out |= {f"tried_{name}": "; ".join(said), f"tried_{name}_n": str(answer.planned)}
+    gpt_aged = json.loads(GPT_AGES.read_text(encoding="utf-8"))
+    out |= {f"gpt_age_{arm}": fixed(middle(gpt_aged, arm, "age"), 0) for arm in ("adamw", "nesterov", "nadamw")}
+    seen = [middle(gpt_aged, arm, "agrees") for arm in gpt_aged["arms"]]
+    out |= {"gpt_lowest": fixed(min(seen), 2), "gpt_highest": fixed(max(seen), 2)}
     return out | age_values(aged, mnist)
 
 
@@ -266,12 +271,6 @@ def middle(aged: Mapping[str, Any], arm: str, name: str) -> float:
     return median(run[name] for run in aged["arms"][arm])
 
 
-def spread(aged: Mapping[str, Any], arm: str, name: str, places: int) -> str:
-    """The median, and from where to where."""
-    seen = [run[name] for run in aged["arms"][arm]]
-    return f"{fixed(median(seen), places)} ({fixed(min(seen), places)} to {fixed(max(seen), places)})"
-
-
 def age_values(aged: Mapping[str, Any], mnist: Answer) -> dict[str, str]:
     """The table of ages and cosines, and whether they go with the differences on MNIST."""
     names = ("age", "agrees", "gradient", "explained")
@@ -280,8 +279,8 @@ def age_values(aged: Mapping[str, Any], mnist: Answer) -> dict[str, str]:
     rows = [
         [
             name_of(arm),
-            spread(aged, arm, "age", 1) if arm in summed else "-",
-            *(spread(aged, arm, name, 2) for name in ("agrees", "gradient")),
+            fixed(seen["age"], 1) if arm in summed else "-",
+            *(fixed(seen[name], 2) for name in ("agrees", "gradient")),
         ]
         for arm, seen in known.items()
     ]
@@ -347,7 +346,7 @@ TEXT = """# Which memory helps?
 In short: **on a small GPT and a residual net none of six memories is shown to be better than the better of a tuned AdamW and
 Nesterov's AdamW; `AdamW_C`, which averages stored gradients into each step, does great harm.** What gains is Muon, which keeps
 an average as AdamW does and changes the shape of the step: {muon} nats on a smaller GPT, trained for 300 steps. Three new uses
-of a memory gained nothing. Two studies are [missing](#what-is-missing).
+of a memory gained nothing. Three studies are [missing](#what-is-missing).
 
 Worse are, on the GPT, {pycode_worse}, in nats (the other four are open); on CIFAR-10
 {cifar10_worse}, in points and in ranges that end too low.
@@ -367,7 +366,7 @@ Many optimizers keep a memory of past gradients. What is *stored*, what is *admi
 
 {frame}
 `AdamW_C`, `AdamW_F`, AdEMAMix, MARS and GrokFast have AdamW's own average beside it. All but AggMo, Lion, Muon and `Muon_F`
-divide by an average of squares, too (Muon does for vectors).
+divide by an average of squares, too.
 
 ## Results
 
@@ -381,8 +380,7 @@ Positive: better than the rival. In brackets or after ±: the 95 % interval of t
 - **same**: the interval lies inside the margin, 1 % of what AdamW learns from before training to its best replicate.
 - **open**: everything else. Among six claims eight replicates show a difference only where all eight agree, and then p is .047.
 
-A difference can be *better* and smaller than the margin: on MNIST all but Muon's are. p and every trial: the studies' full
-pages, below.
+A difference can be *better* and smaller than the margin: on MNIST all but Muon's are.
 
 ### The small GPT
 
@@ -442,15 +440,16 @@ counts the newest gradient once more, Muon changes the shape of the step (`Muon_
 weights. None adds stored gradients, nor do most that gain nothing.
 
 Is it the age of what enters a step, or whether the step points where the next gradient does? Measured on MNIST ({age_machine}),
-each arm as its search chose in the first {age_runs} replicates, with the seeds of their reports: medians, and from where to
-where. A step before its division is written as a weighted sum of all gradients so far: *age* is their mean age. A dash: less
-than 95 % of it is such a sum. Cosines are with the next gradient.
+each arm as its search chose in the first {age_runs} replicates, with the seeds of their reports; medians. A step before its
+division is written as a weighted sum of all gradients so far: *age* is their mean age. A dash: less than 95 % of it is such a
+sum. Cosines are with the next gradient.
 
 {ages}
 **Neither is shown to tell who gains.** The gainers that have an age are {gaining_ages} steps old, the others {youngest} to
-{oldest}, and an age mostly tells the `beta1` that was chosen or fixed; cosines lie around 0, within their scatter. Rank
-correlation with the difference on MNIST, with its 95 % interval: age {r_age}, {n_age} claims; cosine {r_agrees}, {n_agrees}
-claims. With so few claims only a strong link would show.
+{oldest}, and an age mostly tells the `beta1` that was chosen or fixed; cosines scatter around 0. Rank correlation with the
+difference on MNIST, with its 95 % interval: age {r_age}, {n_age} claims; cosine {r_agrees}, {n_agrees} claims. With so few
+claims only a strong link would show. On the smaller GPT the ages are {gpt_age_adamw} (AdamW), {gpt_age_nesterov} (Nesterov's)
+and {gpt_age_nadamw} (NAdamW), the cosines {gpt_lowest} to {gpt_highest}.
 
 ## A place that nobody has taken
 
@@ -491,6 +490,8 @@ all open. `grow` led, and is not shown to be better on two tasks that had not ch
 critgrad study run studies/memory-wikitext2.toml --device cuda --workers 4 --ledger memory-wikitext2.db
 # CIFAR-10 again, with higher learning rates: 384 runs, 11 minutes (estimated)
 critgrad study run studies/memory-cifar10-higher.toml --device cuda --workers 9 --ledger memory-cifar10-higher.db
+# Muon on the small GPT: 192 runs, 7 to 10 minutes (estimated)
+critgrad study run studies/memory-pycode-muon.toml --device cuda --workers 8 --ledger memory-pycode-muon.db
 # ages and cosines of the GPT's eight arms: 24 runs, not timed
 python benchmarks/memory_age.py studies/memory-pycode-gpt.toml --ledger studies/memory-pycode-gpt.db.xz \\
   --replicates 3 --device cuda
