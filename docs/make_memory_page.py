@@ -362,7 +362,7 @@ others. Those whose own option is searched keep `beta1` fixed.
 
 ## The frame
 
-Many optimizers keep a memory of past gradients. What is *stored*, what is *admitted*, and how is it *used*?
+What is *stored*, what is *admitted*, and how is it *used*?
 
 {frame}
 `AdamW_C`, `AdamW_F`, AdEMAMix, MARS and GrokFast have AdamW's own average beside it. All but AggMo, Lion, Muon and `Muon_F`
@@ -390,10 +390,10 @@ A difference can be *better* and smaller than the margin: on MNIST all but Muon'
 
 ### A smaller GPT
 
-{small_claims} claims, fixed before the runs: {small_words}. Those that gain on MNIST and can have a schedule, on a transformer
-that two cores can train: 230,000 parameters, 300 steps of 16 x 64 pieces with warm-up, cosine and clipping, {small_runs} runs.
-Losses: Nesterov's AdamW {small_nesterov}, AdamW {small_adamw}, Muon {small_muon}, `Muon_F` {small_muon_f} (means). It is the
-beginning of a training: how much of the gain a long one keeps was not run.
+{small_claims} claims, fixed before the runs: {small_words}. Those that gain on MNIST and can have a schedule: 230,000
+parameters, 300 steps of 16 x 64 pieces with warm-up, cosine and clipping, {small_runs} runs. Losses: Nesterov's AdamW
+{small_nesterov}, AdamW {small_adamw}, Muon {small_muon}, `Muon_F` {small_muon_f} (means). How much of it a long training keeps
+was not run.
 
 {small_figure}
 
