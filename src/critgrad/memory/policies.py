@@ -200,6 +200,9 @@ class Policy:
     needs_cosine: bool = False
     needs_dots: bool = False
 
+    def __post_init__(self) -> None:
+        checks.record(self, "admit", "evict", "priority")
+
     def choose(self, tables: Tables, max_age: int | None) -> tuple[Tensor, Tensor]:
         """``(admitted, slot)`` for a finite gradient that is not zero."""
         live = tables.live

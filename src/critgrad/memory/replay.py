@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -26,12 +27,12 @@ class Replay(Policy):
     decisions: tuple[int | None, ...] = ()
     _on_device: dict[torch.device, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
-    def __init__(self, decisions: Sequence[int | None], name: str = "replay") -> None:
+    def __init__(self, decisions: Sequence[Any], name: str = "replay") -> None:
         for decision in decisions:
-            if decision is not None and (not isinstance(decision, int) or decision < 0):
+            if decision is not None and (not isinstance(decision, Integral) or decision < 0):
                 raise ValueError(f"Invalid decision: {decision!r}, expected a slot >= 0 or None")
         super().__init__(name, always, oldest)
-        object.__setattr__(self, "decisions", tuple(decisions))
+        object.__setattr__(self, "decisions", tuple(None if each is None else int(each) for each in decisions))
         object.__setattr__(self, "_on_device", {})
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -46,5 +47,4 @@ class Replay(Policy):
             self._on_device[device] = torch.tensor(codes, device=device)
         codes_there = self._on_device[device]
         code = codes_there[(tables.t - 1).clamp(max=len(self.decisions))]
-        slots = tables.born.shape[-1]
-        return (code >= 0) & (code < slots), code.clamp(0, slots - 1)
+        return code >= 0, code  # decide() looks at the range

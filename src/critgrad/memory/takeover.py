@@ -276,13 +276,19 @@ def check_state(param: Tensor, state: State) -> None:
     """Raise ``ValueError`` if what ``state`` holds for ``param`` cannot be its memory."""
     if not state:
         return
-    slots = state.get(SLOTS)
+    slots: Any = state.get(SLOTS)
     shape = tuple(param.shape)
-    if not torch.is_tensor(slots) or tuple(slots.shape[1:]) not in (shape, (*shape, 2)) or slots.dim() < 1:
-        found = tuple(slots.shape) if torch.is_tensor(slots) else type(slots).__name__
-        raise ValueError(f"Invalid {SLOTS}: {found} for a parameter of shape {shape}, expected (topC, *{shape})")
+    known, of_complex = torch.is_tensor(slots), param.is_complex()
+    if of_complex and known and not slots.is_complex():
+        shape = (*shape, 2)  # in another dtype they are pairs
+    if not known or tuple(slots.shape[1:]) != shape or slots.dim() < 1 or slots.is_complex() > of_complex:
+        found = f"{tuple(slots.shape)}{' complex' * slots.is_complex()}" if known else type(slots).__name__
+        raise ValueError(
+            f"Invalid {SLOTS}: {found} for a {'complex ' * of_complex}parameter of shape {tuple(param.shape)}, "
+            f"expected (topC, *{shape})"
+        )
     C = slots.shape[0]
-    expected = {PRIORITY: (C,), NORM: (C,), BORN: (C,), CLOCK: (), INSERTED: (), SUM: shape}
+    expected = {PRIORITY: (C,), NORM: (C,), BORN: (C,), CLOCK: (), INSERTED: (), SUM: tuple(param.shape)}
     if scaled_format(slots.dtype) is not None:
         expected[SCALE] = (C, scale_blocks(slots[0].numel()))
     for key, must in expected.items():
@@ -290,5 +296,5 @@ def check_state(param: Tensor, state: State) -> None:
             continue  # a memory can do without
         table = state.get(key)
         if not torch.is_tensor(table) or tuple(table.shape) != must:
-            found = tuple(table.shape) if torch.is_tensor(table) else type(table).__name__
+            found = str(tuple(table.shape)) if torch.is_tensor(table) else type(table).__name__
             raise ValueError(f"Invalid {key}: {found}, expected the shape {must}, as {SLOTS} is {tuple(slots.shape)}")
