@@ -905,7 +905,12 @@ def test_a_state_that_is_none_is_told():
 @pytest.mark.parametrize("call", ["step", "combine", "offer"])
 @pytest.mark.parametrize(
     "vectors, found",
-    [(torch.ones(2, 2), "Tensor"), ([None, [1.0, 2.0]], "list"), ([np.ones(2)] * 2, "ndarray"), ({0: 1}, "int")],
+    [
+        (torch.ones(2, 2), "Tensor of Tensor"),
+        ([None, [1.0, 2.0]], "list of NoneType, list"),
+        ([np.ones(2)] * 2, "list of ndarray"),
+        ({0: 1}, "dict of int"),
+    ],
     ids=["tensor", "list", "numpy", "dict"],
 )
 def test_vectors_that_are_none_are_told(call, vectors, found):

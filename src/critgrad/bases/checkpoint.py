@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from ..memory.keys import KEYS, SCALE, SLOTS, SUM, copies, ours, put
-from ..memory.options import complete, loaded_options, saved_form
-from ..memory.takeover import check_state
+from ..memory.options import saved_form
+from ..memory.takeover import incoming
 
 if TYPE_CHECKING:
     from .optimizer import WithMemory
@@ -70,23 +70,13 @@ def load(optimizer: WithMemory, state_dict: dict[str, Any]) -> None:
     for before in optimizer._optimizer_load_state_dict_pre_hooks.values():
         changed = before(optimizer, state_dict)
         state_dict = state_dict if changed is None else changed
-    groups = state_dict["param_groups"]
-    sizes, expected = ([len(group["params"]) for group in each] for each in (groups, optimizer.param_groups))
-    if sizes != expected:  # not every base looks
-        raise ValueError(f"Invalid state_dict: parameter groups of {sizes} parameters, expected {expected}")
-    params = [p for group in optimizer.param_groups for p in group["params"]]
-    ids = [i for group in groups for i in group["params"]]
-    memories, rest = split_state(state_dict["state"])
-    for i, param in zip(ids, params):
-        check_state(param, memories.get(i, {}))
     keys = optimizer._critical_keys()
-    complete(optimizer.param_groups, optimizer.defaults, keys.values())
-    options = loaded_options(type(optimizer).__name__, optimizer.param_groups, groups, keys)
-    optimizer._critical_load_base({**state_dict, "state": rest})
-    for group, values in zip(optimizer.param_groups, options):
-        group.update({keys[name]: value for name, value in values.items()})
-    for i, param in zip(ids, params):
-        put(optimizer.state, param, copies(memories.get(i, {})))
+    brought = incoming(optimizer, state_dict, keys)
+    optimizer._critical_load_base({**state_dict, "state": split_state(state_dict["state"])[1]})
+    for group, (options, states) in zip(optimizer.param_groups, brought):
+        group.update({keys[name]: value for name, value in options.items()})
+        for param, state in zip(group["params"], states):
+            put(optimizer.state, param, copies(state))
     optimizer._critical_prepared = None
     memory = optimizer._critical_memory()
     if len(optimizer.state) > 0:

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .keys import copies, ours, put
-from .options import DEFAULTS, check_options, complete, default_options, loaded_options, saved_form, unexpected
+from .keys import copies, put
+from .options import DEFAULTS, check_options, complete, default_options, saved_form, unexpected
 from .prepared import Prepared, Vectors, run
 from .store import Store
-from .takeover import check_state
+from .takeover import check_state, incoming
 
 _PLAIN = {name: name for name in DEFAULTS}  # in the groups our options have their own names
 _TAKEN = "critical_taken"  # in a group, while torch loads: what the checkpoint holds of each parameter's memory
@@ -62,10 +62,11 @@ class Memory(Prepared):
                 raise unexpected("Memory", name, [*DEFAULTS, "process_group", "state"])
         self.usual = default_options(options)
         check_options([self.usual])
-        if not (state is None or isinstance(state, (Optimizer, MutableMapping))):
+        owner = state if isinstance(state, Optimizer) else None
+        held = {} if state is None else state if owner is None else owner.state
+        if not isinstance(held, MutableMapping):
             raise TypeError(f"Invalid state: {state!r}, expected an optimizer or its state")
         groups = _groups(params)
-        owner = state if isinstance(state, Optimizer) else None
         if owner is not None:
             if list(map(id, _params(groups))) != list(map(id, _params(owner.param_groups))):
                 raise ValueError(f"Invalid params: they are not those of this {type(owner).__name__}, in their order")
@@ -73,24 +74,21 @@ class Memory(Prepared):
         for name in options:
             used = [saved_form(group[name]) for group in groups if name in group]
             if len(used) == len(groups) and saved_form(self.usual[name]) not in used:
-                warnings.warn(
-                    f"Memory({name}={options[name]!r}) has no effect: every group has a {name!r} already: {used[0]!r}",
-                    stacklevel=2,
+                text = (
+                    f"Memory({name}={options[name]!r}) has no effect: every group has a {name!r} already: {used[0]!r}"
                 )
-        if owner is not None:  # so that torch brings them to groups, pickles and copies
+                warnings.warn(text, stacklevel=2)
+        if owner is not None:  # by its defaults torch brings them to new groups, pickles and copies
             complete([owner.defaults], self.usual, DEFAULTS)
             self.usual = {name: owner.defaults[name] for name in DEFAULTS}
         complete(groups, self.usual, DEFAULTS)
-        super().__init__(
-            groups, {} if state is None else state if owner is None else owner.state, _PLAIN, process_group
-        )
-        if owner is not None:
-            self._owner = ref(owner)
-            _follow_loading(owner)
-            owner._critical_newest = ref(self)  # type: ignore[attr-defined]
+        super().__init__(groups, held, _PLAIN, process_group)
         # Others save and pickle their state, where each view of a buffer would bring the whole of it; and freeze parameters.
         self.may_join = self.takes_all = state is None
         self._read_options()
+        if owner is not None:
+            _follow_loading(owner)
+            self._owner, owner._critical_newest = ref(owner), ref(self)  # type: ignore[attr-defined]
 
     # -- a step --------------------------------------------------------------------------------------------------------
 
@@ -118,13 +116,10 @@ class Memory(Prepared):
         self.ready(only_torch=bool(half))
         params = self.params()
         wanted = f"one for each of {len(params)} parameters"
-        single = torch.is_tensor(vectors)
-        given: list[Any] = [] if single else list(vectors)
-        wrong = [vectors] if single else [v for v in given if not (v is None or torch.is_tensor(v))]
-        if wrong:
-            raise TypeError(
-                f"Invalid vectors: a {type(wrong[0]).__name__}, expected a list of tensors or None, {wanted}"
-            )
+        given: list[Any] = [vectors] if torch.is_tensor(vectors) else list(vectors)
+        if torch.is_tensor(vectors) or not all(v is None or torch.is_tensor(v) for v in given):
+            kinds = f"a {type(vectors).__name__} of {', '.join({type(v).__name__: v for v in given})}"
+            raise TypeError(f"Invalid vectors: {kinds}, expected a list of tensors or None, {wanted}")
         if len(given) != len(params):
             raise ValueError(f"Invalid vectors: {len(given)} of them, expected {wanted}")
         out: list[Tensor | None] = [None] * len(params)
@@ -248,17 +243,8 @@ def _follow_loading(optimizer: Optimizer) -> None:
         return
 
     def before(optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
-        here, groups = optimizer.param_groups, [dict(group) for group in state_dict["param_groups"]]
-        if [len(group["params"]) for group in groups] != [len(group["params"]) for group in here]:
-            return state_dict  # torch says what is wrong
-        complete(here, optimizer.defaults, DEFAULTS)
-        options = loaded_options(type(optimizer).__name__, here, groups, _PLAIN)
-        for group, mine, values in zip(groups, here, options):
-            # By numbers, or what others put there.
-            taken = [ours(state_dict["state"].get(i, {})) for i in group["params"]]
-            for param, state in zip(mine["params"], taken):
-                check_state(param, state)
-            group.update({**values, _TAKEN: taken})
+        brought = zip(state_dict["param_groups"], incoming(optimizer, state_dict, _PLAIN))
+        groups = [{**group, **options, _TAKEN: states} for group, (options, states) in brought]
         return {**state_dict, "param_groups": groups}
 
     def after(optimizer: Optimizer) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import math
 import numbers
-import warnings
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -156,39 +155,6 @@ def complete(groups: Iterable[dict[str, Any]], usual: Mapping[str, Any], keys: I
         for key in keys:
             if key not in group:
                 group[key] = usual[key]
-
-
-def loaded_options(
-    who: str, groups: list[dict[str, Any]], incoming: list[dict[str, Any]], keys: dict[str, str]
-) -> list[dict[str, Any]]:
-    """The options of each group after loading: the checkpoint's where it has them, the allocation's as they are.
-
-    Raises for what cannot be; warns where damping becomes adding, or the other way round.
-    """
-    here, loaded = read_options(groups, keys), []
-    for mine, theirs in zip(here, incoming):
-        options = {**mine, **{n: theirs[key] for n, key in keys.items() if n not in KEPT_ON_LOAD and key in theirs}}
-        for name, (kind, built_in) in OBJECTS.items():
-            named = options[name]
-            if named == saved_form(mine[name]):
-                options[name] = mine[name]
-            elif isinstance(named, str) and named not in built_in:
-                raise ValueError(
-                    f"Invalid {name}: the checkpoint was made with {named!r}, which is no built-in one: "
-                    f"construct the optimizer with that critgrad.{kind.__name__} (its functions are not saved), then load"
-                )
-        loaded.append(options)
-    check_options(loaded)
-    for mine, options in zip(here, loaded):
-        was, now = aggregation_of(mine["aggr"]), aggregation_of(options["aggr"])
-        if was.damps != now.damps and options["topC"] > 0:
-            warnings.warn(
-                f'this {who} had aggr="{was.name}", the checkpoint has aggr="{now.name}", and that is used from here on; '
-                f'to go on with the former, set group["aggr"] = "{was.name}" in param_groups after loading',
-                stacklevel=4,
-            )
-            break
-    return loaded
 
 
 def default_options(given: dict[str, Any], aggr: str = "mean") -> dict[str, Any]:
