@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -136,6 +137,21 @@ def test_rules_that_a_checkpoint_names_and_the_optimizer_has_not_are_refused_bef
         _, optimizer = started(make, steps=2, **{name: rule})
         optimizer.load_state_dict(source.state_dict())
         assert optimizer.param_groups[0][name] == rule
+
+
+@of_all
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda both: pickle.loads(pickle.dumps(both))], ids=["deepcopy", "pickle"]
+)
+def test_a_copy_goes_on_as_the_original_and_takes_new_groups_as_it_would(make, copied):
+    params, optimizer = started(make, topC=3, decay=0.9)
+    theirs, other = copied((params, optimizer))
+    for mine, stepper in ((params, optimizer), (theirs, other)):
+        stepper.add_param_group({"params": parameters(((2,),))})
+        mine += stepper.param_groups[1]["params"]
+        run(stepper, mine, GradientStream(mine), 4, start=6)
+    assert_same([p.detach() for p in theirs], [p.detach() for p in params])
+    assert other.param_groups[1]["topC"] == 3
 
 
 @of_all
