@@ -497,3 +497,16 @@ def test_a_model_that_becomes_a_narrower_one_goes_on():
     state = optimizer.state[params[0]]
     assert {state[key].dtype for key in ("exp_avg", "exp_avg_sq", "critical_slots")} == {torch.float32}
     assert (int(state["step"]), int(state["critical_clock"])) == (5, 5)
+
+
+def test_its_memory_can_be_asked_as_any_other():
+    params = parameters(SHAPES)
+    optimizer = Adam_CM(params, topC=2)
+    drive([(params, optimizer)], 3)
+    ones = [torch.ones_like(p) for p in params]
+    before = [optimizer.state[p]["critical_sum"] for p in params]
+    for d, total in zip(optimizer.memory.combine(ones), before):
+        torch.testing.assert_close(d, 1 + total / 2)
+    optimizer.memory.offer(ones, priority=1e9)
+    optimizer.memory.step(ones)
+    assert int(optimizer.state[params[0]]["critical_clock"]) == 5

@@ -24,14 +24,6 @@ from .memory.options import DEFAULTS, check_options, default_options, unexpected
 from .memory.store import Store
 
 
-class _RankedByGradients(Memory):
-    """Its priority is the squared norm of each gradient: a store goes by those of the parameters that are in it."""
-
-    def _priority(self, store: Store, priority: Tensor) -> Tensor:
-        squares = priority[[part.index for part in store.parts]].to(store.device)
-        return (squares if store.by_tensor else squares.sum().reshape(1)).sqrt()
-
-
 class Adam_CM(Optimizer):
     """Adam whose memory holds critical momenta instead of gradients.
 
@@ -86,7 +78,7 @@ class Adam_CM(Optimizer):
     def memory(self) -> Memory:
         """What holds the momenta; ``critgrad.inspect`` looks into it."""
         if self._memory is None:
-            self._memory = _RankedByGradients(self.param_groups, state=self, process_group=self._process_group)
+            self._memory = Memory(self.param_groups, state=self, process_group=self._process_group)
             self._memory.lost_group = self._lost_group
         return self._memory
 
@@ -108,6 +100,12 @@ class Adam_CM(Optimizer):
         if any(g is not None and g.layout is not torch.strided for g in grads):
             raise RuntimeError("Adam_CM does not support sparse gradients: use a dense embedding (sparse=False)")
         squares = self._squares()
+
+        def priority(store: Store) -> Tensor:
+            """The norm of the gradients of those that are in this memory; under ``scope="tensor"`` of each."""
+            mine = squares[[part.index for part in store.parts]].to(store.device)
+            return (mine if store.by_tensor else mine.sum().reshape(1)).sqrt()
+
         self.memory.ready()  # raises for a wrong option, say, before anything is written
         momenta: list[Tensor | None] = []
         for group in self.param_groups:
@@ -124,7 +122,7 @@ class Adam_CM(Optimizer):
                     state[key] = state[key].to(p.dtype)
                 state["step"] += 1
                 momenta.append(state["exp_avg"].lerp_(p.grad, 1 - group["betas"][0]))
-        rest = iter(self.memory.step(momenta, priority=squares))
+        rest = iter(self.memory.step(momenta, priority=priority))
         for group in self.param_groups:
             found = [(p, a) for p, a in zip(group["params"], rest) if a is not None]
             if found:

@@ -25,7 +25,7 @@ class Aggregation:
     """How gradient and memory are combined, by weights from the memory's small tables.
 
     Args:
-        name: what a checkpoint remembers it by (functions are not saved).
+        name: what a checkpoint remembers it by (functions are not saved); not that of a built-in one.
         weights: ``Tables -> (of_the_gradient, of_the_slots)``, shapes ``(rows,)`` and ``(rows, C)``; the direction is
             ``of_the_gradient * g + sum of of_the_slots[k] * M[k]``.
         needs_cosine: ``weights`` uses ``Tables.cosine``, which costs one more dot product with the memory's sum.

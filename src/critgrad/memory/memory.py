@@ -143,8 +143,8 @@ class Memory(Prepared):
 
     def _priority(self, store: Store, priority: Priority) -> Tensor | None:
         """One for each row of a store's tables."""
-        if priority is None:
-            return None
+        if priority is None or callable(priority):
+            return priority and priority(store)  # Adam_CM's goes by who is in it
         # Python's numbers would become single ones, and the tables may be wider.
         dtype = priority.dtype if torch.is_tensor(priority) else store.dtype
         given = torch.as_tensor(priority, dtype=dtype, device=store.device).detach()

@@ -18,7 +18,8 @@ class Replay(Policy):
     """Replays a recorded list of decisions: at step ``t`` (from 1) entry ``t - 1`` is the slot to write, or ``None``.
 
     The control for what *selection* buys: the same ages as another run, chosen without a look at this run's norms.
-    After the end of the list nothing is admitted. ``critgrad.inspect(opt).memories[0].last_slot`` records a run.
+    After the end of the list nothing is admitted; a slot that is not there is an error, as with any ``Policy``.
+    ``critgrad.inspect(opt).memories[0].last_slot`` records a run.
 
     >>> Replay([0, 1, None, 0]).name
     'replay'
