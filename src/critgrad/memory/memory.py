@@ -195,13 +195,11 @@ class Memory(Prepared):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from ``state_dict``; options stay as they are, another ``topC`` keeps the strongest entries."""
-        if not (isinstance(state_dict, Mapping) and isinstance(state_dict.get("state"), Mapping)):
-            found = list(state_dict) if isinstance(state_dict, Mapping) else type(state_dict).__name__
-            raise ValueError(f"Invalid state_dict: {found!r}, expected that of a Memory, with 'state'")
         self.ready()  # its owner may have loaded
-        params, saved = self.params(), state_dict["state"]
-        if sorted(saved) != list(range(len(params))):
-            raise ValueError(f"Invalid state_dict: {len(saved)} parameters, expected {len(params)}")
+        params, saved = self.params(), state_dict.get("state") if isinstance(state_dict, Mapping) else None
+        if not isinstance(saved, Mapping) or saved.keys() != {*range(len(params))}:
+            found = f"{len(saved)} parameters" if isinstance(saved, Mapping) else "no 'state' of parameters"
+            raise ValueError(f"Invalid state_dict: {found}, expected {len(params)}, by their numbers")
         for i, param in enumerate(params):
             check_state(param, saved[i])  # all of them before anything is changed
         for i, param in enumerate(params):
