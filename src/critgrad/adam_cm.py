@@ -118,8 +118,8 @@ class Adam_CM(Optimizer):
                     state["step"] = torch.tensor(0.0, device="cpu")
                     state["exp_avg"] = torch.zeros_like(p, memory_format=torch.preserve_format)
                     state["exp_avg_sq"] = torch.zeros_like(p, memory_format=torch.preserve_format)
-                for key in ("exp_avg", "exp_avg_sq"):  # no copy, unless the parameter is of another dtype now
-                    state[key] = state[key].to(p.dtype)
+                elif state["exp_avg"].dtype != p.dtype:  # model.float()
+                    state.update({key: state[key].to(p.dtype) for key in ("exp_avg", "exp_avg_sq")})
                 state["step"] += 1
                 momenta.append(state["exp_avg"].lerp_(p.grad, 1 - group["betas"][0]))
         rest = iter(self.memory.step(momenta, priority=priority))

@@ -33,10 +33,9 @@ def options_for(base: type[Optimizer], given: dict[str, Any]) -> dict[str, Any]:
 def refuse(base: type[Any]) -> None:
     """Raise ``TypeError`` for what cannot have a memory."""
     closure = python_inspect.signature(base.step).parameters.get("closure")
-    own_closure = (closure is not None and closure.default is closure.empty) or hasattr(
-        base, "second_step"
-    )  # SAM's kind
-    for refused, why in ((issubclass(base, SparseAdam), _SPARSE), (own_closure, _OWN_CLOSURE)):
+    required = closure is not None and closure.default is closure.empty
+    sam = hasattr(base, "second_step")
+    for refused, why in ((issubclass(base, SparseAdam), _SPARSE), (required or sam, _OWN_CLOSURE)):
         if refused:
             raise TypeError(f"{base.__name__} cannot have a memory of critical gradients: {why}")
     if issubclass(base, Critical):

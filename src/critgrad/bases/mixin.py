@@ -31,9 +31,7 @@ class Critical(WithMemory):
             self._critical_prepared = memory
         memory = self._critical_prepared
         memory.groups, memory.state = self.param_groups, self.state
-        complete(
-            self.param_groups, self.defaults, memory.keys.values()
-        )  # the wrapped one was given groups, or has loaded
+        complete(self.param_groups, self.defaults, memory.keys.values())  # the wrapped one may bring or load groups
         plain = any(group.get("fused") is False for group in self.param_groups) or self.defaults.get("differentiable")
         memory.ready(only_torch=bool(plain))
         return memory

@@ -144,7 +144,7 @@ class Memory(Prepared):
     def _priority(self, store: Store, priority: Priority) -> Tensor | None:
         """One for each row of a store's tables."""
         if priority is None or callable(priority):
-            return priority and priority(store)  # Adam_CM's goes by who is in it
+            return priority(store) if priority else None  # Adam_CM's goes by who is in the store
         # Python's numbers would become single ones, and the tables may be wider.
         dtype = priority.dtype if torch.is_tensor(priority) else store.dtype
         given = torch.as_tensor(priority, dtype=dtype, device=store.device).detach()
