@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import math
 import pickle
@@ -15,6 +16,7 @@ from memory_helpers import RankedMemory, in_pieces, long_vector
 import critgrad
 from critgrad import Adam_CM
 from critgrad.memory import policies
+from critgrad.memory.options import KEPT_ON_LOAD
 
 SHAPES = ((3, 4), (5,), ())
 
@@ -228,7 +230,8 @@ def by_a_file(optimizer):
     torch.save(optimizer.state_dict(), file)
     file.seek(0)
     theirs = copies([p for group in optimizer.param_groups for p in group["params"]])
-    other = Adam_CM([{"params": theirs[:1]}, {"params": theirs[1:]}], lr=7.0, topC=2, decay=0.1)
+    kept = {name: optimizer.param_groups[0][name] for name in (*KEPT_ON_LOAD, "aggr")}
+    other = Adam_CM([{"params": theirs[:1]}, {"params": theirs[1:]}], lr=7.0, decay=0.1, **kept)
     drive([(theirs, other)], 3, seed=9)  # of which nothing is left
     with torch.no_grad():
         for p, q in zip(theirs, [p for group in optimizer.param_groups for p in group["params"]]):
@@ -384,3 +387,126 @@ def test_a_wrong_option_of_a_group_is_refused():
         Adam_CM([{"params": params, "decay": 3}])
     with pytest.raises(ValueError, match=r"Invalid topC: .* in groups that share one memory"):
         Adam_CM([{"params": params[:1], "topC": 3}, {"params": params[1:]}])
+
+
+# -- all of a step or nothing, and who is ranked by whose gradient -----------------------------------------------------------
+
+
+def test_a_step_that_is_refused_moves_nothing():
+    params = parameters(SHAPES)
+    optimizer = Adam_CM(params, topC=2)
+    drive([(params, optimizer)], 2)
+    before, weights = copy.deepcopy(optimizer.state_dict()["state"]), copies(params)
+    for name, value in (("decay", 2.0), ("policy", "none")):
+        was = optimizer.param_groups[0][name]
+        optimizer.param_groups[0][name] = value
+        with pytest.raises(ValueError, match=f"Invalid {name}"):
+            drive([(params, optimizer)], 1, 2)
+        optimizer.param_groups[0][name] = was
+    for i, state in optimizer.state_dict()["state"].items():
+        assert all(torch.equal(value, before[i][key]) for key, value in state.items())
+    assert_same_bits(params, weights)
+
+
+def test_groups_without_parameters_step():
+    Adam_CM([{"params": []}]).step()
+    params = parameters(SHAPES)
+    optimizer = Adam_CM([{"params": []}, {"params": params}], topC=2)
+    drive([(params, optimizer)], 3)
+    assert len(optimizer.memory) == 2
+
+
+def held_slots(shape):
+    gc.collect()
+    return sum(torch.is_tensor(x) and x.shape == shape for x in gc.get_objects())
+
+
+@pytest.mark.filterwarnings("ignore")  # of what torch deprecates, when the collector is asked for its objects
+def test_a_checkpoint_that_is_refused_is_not_kept():
+    params = parameters(((3, 4),))
+    optimizer = Adam_CM(params, topC=7)
+    drive([(params, optimizer)], 2)
+    saved, before = optimizer.state_dict(), held_slots((7, 3, 4))
+
+    def refuse(optimizer, state_dict):
+        raise RuntimeError("mine")
+
+    handle = optimizer.register_load_state_dict_pre_hook(refuse)
+    with pytest.raises(RuntimeError, match="mine"):
+        optimizer.load_state_dict(saved)
+    handle.remove()
+    for damaged in (
+        {**saved, "param_groups": saved["param_groups"] * 2},
+        {**saved, "state": {0: {"critical_slots": 1}}},
+    ):
+        with pytest.raises(ValueError, match=r"parameter groups|critical_slots"):
+            optimizer.load_state_dict(damaged)
+    assert held_slots((7, 3, 4)) == before
+
+
+@pytest.mark.parametrize("key", ["critical_slots", "critical_born", "critical_sum"])
+def test_a_memory_that_is_damaged_is_refused_before_anything_changed(key):
+    params = parameters(SHAPES)
+    optimizer = Adam_CM(params, topC=2)
+    drive([(params, optimizer)], 3)
+    saved, before = optimizer.state_dict(), copy.deepcopy(optimizer.state_dict())
+    saved["state"] = {**saved["state"], 1: {**saved["state"][1], key: torch.zeros(2, 9)}}
+    with pytest.raises(ValueError, match=f"Invalid {key}"):
+        optimizer.load_state_dict(saved)
+    after = optimizer.state_dict()
+    assert after["param_groups"] == before["param_groups"]
+    assert all(torch.equal(v, before["state"][i][k]) for i, state in after["state"].items() for k, v in state.items())
+
+
+def priorities(optimizer):
+    return [float(optimizer.state[p]["critical_priority"][0]) if "critical_priority" in optimizer.state[p] else None
+            for group in optimizer.param_groups for p in group["params"]]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "scopes, topCs, owners",
+    [
+        (["global"] * 4, [1] * 4, [(0, 1, 2, 3)] * 4),
+        (["global"] * 4, [1, 0, 1, 1], [(0, 2, 3), (), (0, 2, 3), (0, 2, 3)]),
+        (["group"] * 4, [1] * 4, [(0,), (1,), (2,), (3,)]),
+        (["tensor", "group", "global", "global"], [1] * 4, [(0,), (1,), (2, 3), (2, 3)]),
+        (["tensor", "global", "global", "global"], [1, 1, 0, 1], [(0,), (1, 3), (), (1, 3)]),
+    ],
+    ids=["global", "one without", "group", "mixed", "mixed, one without"],
+)
+def test_a_memory_is_ranked_by_the_gradients_of_those_that_are_in_it(scopes, topCs, owners):
+    params = parameters(((3, 4), (5,), (), (2, 2)))
+    groups = [{"params": [p], "scope": scope, "topC": topC} for p, scope, topC in zip(params, scopes, topCs)]
+    optimizer = Adam_CM(groups, decay=1.0)
+    drive([(params, optimizer)], 1)
+    for found, mine in zip(priorities(optimizer), owners):
+        if not mine:
+            assert found is None
+            continue
+        norm = long_vector([params[i].grad for i in mine], [params[i] for i in mine]).norm()
+        assert math.isclose(found, norm, rel_tol=1e-9)
+
+
+def test_a_model_that_becomes_a_narrower_one_goes_on():
+    params = parameters(SHAPES)
+    optimizer = Adam_CM(params, topC=2)
+    drive([(params, optimizer)], 3)
+    for p in params:
+        p.data, p.grad = p.data.float(), None
+    drive([(params, optimizer)], 2, 3)
+    state = optimizer.state[params[0]]
+    assert {state[key].dtype for key in ("exp_avg", "exp_avg_sq", "critical_slots")} == {torch.float32}
+    assert (int(state["step"]), int(state["critical_clock"])) == (5, 5)
+
+
+def test_its_memory_can_be_asked_as_any_other():
+    params = parameters(SHAPES)
+    optimizer = Adam_CM(params, topC=2)
+    drive([(params, optimizer)], 3)
+    ones = [torch.ones_like(p) for p in params]
+    before = [optimizer.state[p]["critical_sum"] for p in params]
+    for d, total in zip(optimizer.memory.combine(ones), before):
+        torch.testing.assert_close(d, 1 + total / 2)
+    optimizer.memory.offer(ones, priority=1e9)
+    optimizer.memory.step(ones)
+    assert int(optimizer.state[params[0]]["critical_clock"]) == 5

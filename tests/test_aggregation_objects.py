@@ -209,6 +209,22 @@ def test_an_empty_memory_gives_the_gradient_whatever_the_weights():
         assert_same_bits(Memory(params, aggr=aggr).step(vectors), vectors)
 
 
+@pytest.mark.parametrize("part", [0, 1], ids=["gradient", "slots"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_are_not_finite_are_an_error_with_its_name_once_they_count(value, part):
+    params, weights = parameters(SHAPES), [1.0, 1.0]
+    aggr = Aggregation("odd", lambda t: (weights[0] * ones(t), torch.full_like(t.norm, weights[1])))
+    optimizer = critgrad.SGD_C(params, lr=0.1, aggr=aggr)
+    GradientStream(params).set(params, 0)
+    weights[part] = value
+    optimizer.step()  # an empty memory is not used
+    before = copy.deepcopy(optimizer.state_dict()["state"])
+    with pytest.raises(ValueError, match=r"aggregation 'odd': weights .*(nan|inf).*, expected finite ones"):
+        optimizer.step()
+    for i, state in optimizer.state_dict()["state"].items():
+        assert all(torch.equal(value, before[i][key]) for key, value in state.items())
+
+
 @pytest.mark.parametrize("value", [5.0, math.nan, math.inf])
 def test_free_slots_are_ignored_whatever_weight_they_get(value):
     params = parameters(SHAPES)

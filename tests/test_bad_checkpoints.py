@@ -133,3 +133,37 @@ def test_a_checkpoint_of_another_model_raises():
     other = critgrad.Adam_C([nn.Parameter(torch.zeros(3, 5)), *parameters()[1:]], topC=4)
     with pytest.raises(ValueError, match=r"Invalid critical_slots: \(4, 3, 4\) for a parameter of shape \(3, 5\)"):
         other.load_state_dict(source.state_dict())
+
+
+class Lenient(torch.optim.SGD):
+    def load_state_dict(self, state_dict):
+        pass
+
+
+def test_a_base_that_takes_any_checkpoint_does_not_hide_that_the_memory_does_not_fit():
+    params = parameters()
+    optimizer = critgrad.CriticalGradients(Lenient(params, lr=0.1))
+    saved = optimizer.state_dict()
+    saved["param_groups"][0]["params"].pop()
+    with pytest.raises(ValueError, match=r"parameter groups of \[3\] parameters, expected \[4\]"):
+        optimizer.load_state_dict(saved)
+
+
+@pytest.mark.parametrize("memory_dtype", [None, "bfloat16"])
+@pytest.mark.parametrize("make", [critgrad.SGD_C, critgrad.Adam_CM])
+def test_a_complex_memory_and_a_real_parameter_do_not_fit_either_way(make, memory_dtype):
+    of = {
+        kind: [nn.Parameter(torch.ones(shape, dtype=kind))]
+        for kind, shape in ((torch.float32, (2, 2)), (torch.complex64, (2, 2)))
+    }
+    for kind, other in ((torch.float32, torch.complex64), (torch.complex64, torch.float32)):
+        (p,), (q,) = of[kind], of[other]
+        source, optimizer = (make([x], lr=0.1, topC=2, memory_dtype=memory_dtype) for x in (p, q))
+        p.grad = torch.ones_like(p)
+        source.step()
+        before = everything(optimizer)
+        with pytest.raises(ValueError, match=r"Invalid critical_slots: .* parameter of shape \(2, 2\), expected"):
+            optimizer.load_state_dict(source.state_dict())
+        assert_same(everything(optimizer), before)
+        again = make([nn.Parameter(p.detach().clone())], lr=0.1, topC=2, memory_dtype=memory_dtype)
+        again.load_state_dict(source.state_dict())

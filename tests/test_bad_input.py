@@ -125,6 +125,45 @@ def test_what_cannot_have_a_memory_says_why():
         critgrad.critical(MyLBFGS)
 
 
+class ScheduleFreeClosure(torch.optim.SGD):
+    def step(self, closure):
+        raise AssertionError
+
+
+class SAM(torch.optim.SGD):
+    def first_step(self, zero_grad=False):
+        raise AssertionError
+
+    second_step = first_step
+
+
+@pytest.mark.parametrize("cls", [ScheduleFreeClosure, SAM])
+def test_what_evaluates_the_closure_itself_is_told_to_have_the_memory_inside(cls):
+    message = (
+        rf"{cls.__name__} cannot have a memory.*closure by itself.*inside.*SAM\(params, base_optimizer=critgrad.SGD_C\)"
+    )
+    with pytest.raises(TypeError, match=message):
+        critgrad.critical(cls)
+    with pytest.raises(TypeError, match=message):
+        critgrad.CriticalGradients(cls(parameters(((2,),)), lr=0.1))
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["class", "wrapper"])
+def test_a_group_that_is_refused_is_left_as_it_was(wrapped):
+    params = parameters(((2,),))
+    optimizer = (
+        critgrad.CriticalGradients(torch.optim.SGD(params, lr=0.1)) if wrapped else critgrad.SGD_C(params, lr=0.1)
+    )
+    group = {"params": parameters(((3,),)), "topC": 9}
+    with pytest.raises(ValueError, match="Invalid topC"):
+        optimizer.add_param_group(group)
+    assert group.keys() == {"params", "topC"}
+    del group["topC"]
+    optimizer.add_param_group(group)
+    assert group is optimizer.param_groups[1]
+    assert group["topC"] == optimizer.param_groups[0]["topC"]
+
+
 @pytest.mark.parametrize("thing", [nn.Linear, int, "Adam", None, torch.optim.SGD([nn.Parameter(torch.ones(1))])])
 def test_critical_takes_optimizer_classes_only(thing):
     with pytest.raises(TypeError, match=r"critical\(\) takes a torch.optim.Optimizer class"):

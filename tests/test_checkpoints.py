@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from torch import nn
 
 import critgrad
 from critgrad import memory as m
+from critgrad.memory import policies
 
 # -- checkpoints of others, and of other settings ----------------------------------------------------------------------
 
@@ -49,6 +51,134 @@ def test_a_checkpoint_of_the_base_loads_with_an_empty_memory(name, make):
     run(base, params, stream, 1, start=5)
     run(optimizer, ours, stream, 1, start=5)
     assert_close(ours, params, rtol=0, atol=0)  # the first step after it is the base's
+
+
+class OnMemory(torch.optim.Optimizer):
+    """An optimizer of somebody's own; ``flat``: which gives the memory its parameters and not its groups."""
+
+    def __init__(self, params, lr=0.05, flat=False, **memory):
+        super().__init__(params, {"lr": lr})
+        mine = [p for group in self.param_groups for p in group["params"]]
+        self.memory = critgrad.Memory(mine if flat else self.param_groups, state=self, **memory)
+
+    def __setstate__(self, state):
+        super().__setstate__(state)
+        if not hasattr(self, "memory"):
+            self.memory = critgrad.Memory(self.param_groups, state=self)
+
+    @torch.no_grad()
+    def step(self):
+        params = [(p, group["lr"]) for group in self.param_groups for p in group["params"]]
+        for (p, lr), d in zip(params, self.memory.step([p.grad for p, _ in params])):
+            if d is not None:
+                p.sub_(d, alpha=lr)
+
+
+WITH_A_MEMORY = {
+    "class": lambda params, **memory: critgrad.Adam_C(params, **memory),
+    "wrapper": lambda params, **memory: critgrad.CriticalGradients(torch.optim.Adam(params), **memory),
+    "Adam_CM": lambda params, **memory: critgrad.Adam_CM(params, **memory),
+    "own": lambda params, **memory: OnMemory(params, **memory),
+    "own, flat": lambda params, **memory: OnMemory(params, flat=True, **memory),
+}
+of_all = pytest.mark.parametrize("make", WITH_A_MEMORY.values(), ids=WITH_A_MEMORY.keys())
+
+
+def started(make, steps=6, params=None, **memory):
+    params = params or parameters()
+    optimizer = make(params, **memory)
+    run(optimizer, params, GradientStream(params), steps)
+    return params, optimizer
+
+
+@of_all
+def test_the_allocation_stays_as_constructed_and_the_rest_comes_from_the_checkpoint(make):
+    params, source = started(make, topC=5, decay=0.6, kappa=0.5)
+    mine, optimizer = started(make, params=copies(params), topC=2, memory_dtype="bfloat16", decay=0.9)
+    optimizer.load_state_dict(source.state_dict())
+    group = optimizer.param_groups[0]
+    assert [group[name] for name in ("topC", "memory_dtype", "decay", "kappa")] == [2, "bfloat16", 0.6, 0.5]
+    run(optimizer, mine, GradientStream(mine), 1)
+    assert optimizer.state[mine[0]][m.SLOTS].shape[0] == 2
+    assert optimizer.state[mine[0]][m.SLOTS].dtype == torch.bfloat16
+    assert int(optimizer.state[mine[0]][m.CLOCK]) == 7
+
+
+@of_all
+def test_what_a_checkpoint_lacks_stays_as_it_was_made_and_it_goes_on(make):
+    params, source = started(make)
+    old, plain = source.state_dict(), started(torch.optim.Adam)[1].state_dict()
+    del old["param_groups"][0]["max_age"]
+    for saved, steps in ((old, 7), (plain, 1)):
+        mine, optimizer = started(make, params=copies(params), topC=3, max_age=9)
+        optimizer.load_state_dict({**saved, "param_groups": [{"lr": 0.1, **saved["param_groups"][0]}]})
+        assert optimizer.param_groups[0]["max_age"] == 9
+        run(optimizer, mine, GradientStream(mine), 1)
+        assert int(optimizer.state[mine[0]][m.CLOCK]) == steps
+        optimizer.add_param_group({"params": parameters(((2,),))})
+        assert optimizer.param_groups[1]["max_age"] == 9
+
+
+@of_all
+def test_rules_that_a_checkpoint_names_and_the_optimizer_has_not_are_refused_before_anything_changed(make):
+    rules = {
+        "policy": critgrad.Policy("mine", policies.always, policies.oldest),
+        "aggr": critgrad.Aggregation("mine", lambda t: (torch.ones_like(t.g_norm), torch.ones_like(t.norm))),
+    }
+    for name, rule in rules.items():
+        _, source = started(make, **{name: rule})
+        _, optimizer = started(make, steps=2)
+        before = everything(optimizer)
+        with pytest.raises(
+            ValueError, match=f"Invalid {name}: the checkpoint was made with 'mine', .*construct .* with that"
+        ):
+            optimizer.load_state_dict(source.state_dict())
+        assert_same(everything(optimizer), before)
+        _, optimizer = started(make, steps=2, **{name: rule})
+        optimizer.load_state_dict(source.state_dict())
+        assert optimizer.param_groups[0][name] == rule
+
+
+@of_all
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda both: pickle.loads(pickle.dumps(both))], ids=["deepcopy", "pickle"]
+)
+def test_a_copy_goes_on_as_the_original_and_takes_new_groups_as_it_would(make, copied):
+    params, optimizer = started(make, topC=3, decay=0.9)
+    theirs, other = copied((params, optimizer))
+    for mine, stepper in ((params, optimizer), (theirs, other)):
+        stepper.add_param_group({"params": parameters(((2,),))})
+        mine += stepper.param_groups[1]["params"]
+        run(stepper, mine, GradientStream(mine), 4, start=6)
+    assert_same([p.detach() for p in theirs], [p.detach() for p in params])
+    assert other.param_groups[1]["topC"] == 3
+
+
+@of_all
+def test_a_checkpoint_that_turns_adding_into_damping_warns_whatever_the_optimizer(make):
+    _, source = started(make, aggr="fisher")
+    params, optimizer = started(make, aggr="sum")
+    with pytest.warns(UserWarning, match='had aggr="sum", the checkpoint has aggr="fisher"'):
+        optimizer.load_state_dict(source.state_dict())
+    run(optimizer, params, GradientStream(params), 1)
+
+
+@pytest.mark.parametrize("then", ["load", "add", "step", "save"])
+@pytest.mark.parametrize("given", [{}, {"topC": 3}], ids=["plain", "topC"])
+def test_groups_that_the_inner_optimizer_was_given_or_has_loaded_are_completed(given, then):
+    params, added = parameters(), parameters(((2,),))
+    for change in (
+        lambda inner: inner.add_param_group({"params": added, **given}),
+        lambda inner: inner.load_state_dict(torch.optim.RAdam(params).state_dict()),
+    ):
+        optimizer = critgrad.CriticalGradients(torch.optim.RAdam(params), topC=3, decay=0.8)
+        change(optimizer.optimizer)
+        if then == "load":
+            optimizer.load_state_dict(optimizer.state_dict())
+        elif then == "add":
+            optimizer.add_param_group({"params": parameters(((3,),))})
+        run(optimizer, params, GradientStream(params), 2)
+        assert all((group["topC"], group["decay"]) == (3, 0.8) for group in optimizer.param_groups)
 
 
 def test_options_missing_in_the_checkpoint_stay_as_constructed():

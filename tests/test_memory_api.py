@@ -7,6 +7,7 @@ import io
 import math
 import os
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ import torch
 from helpers import ALL_AGGREGATIONS, ALL_POLICIES, GradientStream, assert_same_bits, parameters
 from memory_helpers import RankedMemory, assert_directions, assert_holds, in_pieces, long_vector, vectors_at
 
-from critgrad import Memory, inspect
+from critgrad import Adam_CM, Memory, inspect
+from critgrad.memory.options import KEPT_ON_LOAD
 from critgrad.reference import ReferenceMemory
 
 ENGINES_AND_DTYPES = {
@@ -635,7 +637,10 @@ def by_a_file(optimizer, params):
     file = io.BytesIO()
     torch.save(optimizer.state_dict(), file)
     file.seek(0)
-    fresh = type(optimizer)(params, topC=9)
+    kept = {
+        name: optimizer.param_groups[0][name] for name in (*KEPT_ON_LOAD, "aggr") if name in optimizer.param_groups[0]
+    }
+    fresh = type(optimizer)(params, **kept, decay=0.1)
     for p in params:
         p.grad = torch.ones_like(p)
     fresh.memory.step([p.grad for p in params])  # of which nothing is left
@@ -776,3 +781,156 @@ def test_a_checkpoint_of_another_number_of_parameters_is_refused():
     other.step([torch.ones(3), torch.ones(3)])
     with pytest.raises(ValueError, match="2 parameters, expected 1"):
         memory.load_state_dict(other.state_dict())
+
+
+# -- on an optimizer: one memory, over what the optimizer has now -----------------------------------------------------------
+
+
+def stepped(optimizer, params, steps, start=0):
+    for t in range(start, start + steps):
+        GradientStream(params).set(params, t)
+        optimizer.step()
+    return optimizer
+
+
+def test_a_memory_loads_into_what_its_optimizer_has_after_loading():
+    params = parameters(SHAPES, torch.float32)
+    optimizer = stepped(Adam_CM(params, topC=3), params, 3)
+    three = optimizer.memory.state_dict()
+    stepped(optimizer, params, 2, 3)
+    optimizer.load_state_dict(optimizer.state_dict())
+    optimizer.memory.load_state_dict(three)
+    assert {int(optimizer.state[p]["critical_clock"]) for p in params} == {3}
+    stepped(optimizer, params, 1, 3)
+    assert int(optimizer.state[params[0]]["critical_clock"]) == 4
+
+
+def test_a_group_may_come_right_after_loading():
+    params = parameters(SHAPES, torch.float32)
+    optimizer = stepped(Adam_CM(params[:2], topC=3), params, 3)
+    optimizer.load_state_dict(optimizer.state_dict())
+    optimizer.add_param_group({"params": params[2:]})
+    stepped(optimizer, params, 1, 3)
+    assert {int(optimizer.state[p]["critical_clock"]) for p in params} == {4}
+
+
+def test_of_two_memories_on_one_optimizer_the_newest_counts_and_the_other_says_so():
+    params = parameters(SHAPES, torch.float32)
+    optimizer = stepped(OnDirections(params, topC=3), params, 2)
+    older, vectors = optimizer.memory, [p.grad for p in params]
+    newer = Memory(optimizer.param_groups, state=optimizer)
+    calls = (
+        lambda: older.step(vectors),
+        lambda: older.combine(vectors),
+        lambda: older.offer(vectors),
+        lambda: len(older),
+        older.state_dict,
+        lambda: older.load_state_dict(newer.state_dict()),
+    )
+    for call in calls:
+        with pytest.raises(
+            RuntimeError, match=r"another critgrad.Memory was made on this OnDirections since.*one for each"
+        ):
+            call()
+    newer.step(vectors)
+    assert int(optimizer.state[params[0]]["critical_clock"]) == 3
+
+
+def test_a_memory_that_is_made_again_has_the_options_of_the_first_also_for_new_groups():
+    params = parameters(SHAPES, torch.float32)
+    optimizer = torch.optim.SGD(params[:2], lr=0.1)
+    Memory(optimizer.param_groups, state=optimizer, topC=2, decay=0.9)
+    other = copy.deepcopy(optimizer)
+    memory = Memory(other.param_groups, state=other)
+    other.add_param_group({"params": params[2:]})
+    memory.step([torch.ones_like(p) for p in params])
+    assert [(group["topC"], group["decay"]) for group in other.param_groups] == [(2, 0.9)] * 2
+
+
+@pytest.mark.parametrize("part", [lambda params: params[:1], lambda params: params[::-1]], ids=["part", "order"])
+def test_a_memory_on_an_optimizer_is_over_its_parameters_in_their_order(part):
+    params = parameters(SHAPES)
+    with pytest.raises(ValueError, match="Invalid params: they are not those of this SGD, in their order"):
+        Memory(part(params), state=torch.optim.SGD(params, lr=0.1))
+
+
+def test_an_option_that_every_group_has_already_warns_once_and_names_both_values():
+    params = parameters(SHAPES)
+    adadelta = torch.optim.Adadelta(params)
+    with pytest.warns(UserWarning, match="has no effect") as found:
+        memory = Memory(adadelta.param_groups, state=adadelta, aggr="fisher", rho=0.2)
+    assert [str(w.message) for w in found] == ["Memory(rho=0.2) has no effect: every group has a 'rho' already: 0.9"]
+    assert (memory.options[0]["rho"], memory.options[0]["aggr"]) == (0.9, "fisher")
+    with pytest.warns(UserWarning, match=r"Memory\(topC=9\) has no effect: every group has a 'topC' already: 10"):
+        Memory(adadelta.param_groups, topC=9)
+
+
+def test_an_option_that_some_group_takes_or_has_alike_does_not_warn():
+    params = parameters(SHAPES)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        groups = [{"params": params[:1], "kappa": 0.5, "memory_dtype": torch.bfloat16}, {"params": params[1:]}]
+        Memory(groups, kappa=0.7, memory_dtype="bfloat16")
+        Memory(groups, memory_dtype=torch.bfloat16)
+
+
+# -- what torch refuses, and what is no list of vectors ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "given, error, message",
+    [
+        (
+            lambda: torch.nn.Linear(2, 2).named_parameters(),
+            TypeError,
+            "a tuple among them, expected tensors.*not named",
+        ),
+        (lambda: [1, 2], TypeError, "a int among them"),
+        (lambda: [torch.zeros(2), {"params": [torch.zeros(2)]}], TypeError, "a dict among them"),
+        (lambda: [{"parameters": [torch.zeros(2)]}], TypeError, "a dict among them.*with 'params'"),
+        (lambda: [{"params": [p]} for p in [torch.zeros(2)] * 2], ValueError, "some are in more than one group"),
+    ],
+    ids=["named", "numbers", "mixed", "no params", "twice"],
+)
+def test_parameters_that_are_none_are_told(given, error, message):
+    with pytest.raises(error, match=f"Invalid params: {message}"):
+        Memory(given())
+
+
+def test_a_state_that_is_none_is_told():
+    with pytest.raises(TypeError, match="Invalid state: 'x', expected an optimizer or its state"):
+        Memory([torch.zeros(2)], state="x")
+
+
+@pytest.mark.parametrize("call", ["step", "combine", "offer"])
+@pytest.mark.parametrize(
+    "vectors, found",
+    [
+        (torch.ones(2, 2), "Tensor of Tensor"),
+        ([None, [1.0, 2.0]], "list of NoneType, list"),
+        ([np.ones(2)] * 2, "list of ndarray"),
+        ({0: 1}, "dict of int"),
+    ],
+    ids=["tensor", "list", "numpy", "dict"],
+)
+def test_vectors_that_are_none_are_told(call, vectors, found):
+    memory = Memory(parameters(((2,), (2,)), torch.float32))
+    with pytest.raises(
+        TypeError, match=f"Invalid vectors: a {found}, expected a list of tensors or None, one for each of 2"
+    ):
+        getattr(memory, call)(vectors)
+
+
+def test_a_generator_of_vectors_is_taken_and_a_shape_that_does_not_fit_has_its_number():
+    params = parameters(SHAPES, torch.float32)
+    memory = Memory(params)
+    memory.step(torch.ones_like(p) for p in params)
+    assert len(memory) == 1
+    with pytest.raises(RuntimeError, match=r"vectors\[1\]: .* shape \(4,\) on cpu for a parameter of .* shape \(5,\)"):
+        memory.step([None, torch.ones(4), None])
+
+
+@pytest.mark.parametrize("saved", [{}, "x", {"state": 3}, None], ids=str)
+def test_what_is_no_state_of_a_memory_is_told(saved):
+    with pytest.raises(ValueError, match="Invalid state_dict: no 'state' of parameters, expected 1"):
+        Memory([torch.zeros(2)]).load_state_dict(saved)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from helpers import ALL_POLICIES, GradientStream, assert_close, parameters, run
@@ -247,10 +248,20 @@ def test_after_the_end_of_its_list_a_replay_admits_nothing():
     assert record(optimizer, params, GradientStream(params), 6) == [0, None, 2, None, None, None]
 
 
-def test_a_replay_of_slots_that_are_not_there_admits_nothing():
-    params = parameters()
-    optimizer = critgrad.SGD_C(params, lr=0.05, topC=2, policy=critgrad.Replay([5, 1, 2, 0]))
-    assert record(optimizer, params, GradientStream(params), 4) == [None, 1, None, 0]
+@pytest.mark.parametrize("fused", [False, None], ids=["torch", "native"])
+def test_a_replay_of_a_slot_that_is_not_there_is_an_index_error(fused):
+    params = parameters(dtype=torch.float32)
+    optimizer = critgrad.Adam_C(params, topC=2, policy=critgrad.Replay([1, 5]), fused=fused)
+    stream = GradientStream(params)
+    assert record(optimizer, params, stream, 1) == [1]
+    stream.set(params, 1)
+    with pytest.raises(IndexError, match="policy 'replay' replaces slot 5, expected 0 <= slot < 2"):
+        optimizer.step()
+
+
+def test_a_replay_takes_numpys_numbers():
+    assert critgrad.Replay(np.array([2, 0])) == critgrad.Replay([2, 0])
+    assert [type(each) for each in critgrad.Replay([np.int32(1), None]).decisions] == [int, type(None)]
 
 
 def test_bottomC_keeps_the_smallest_norms():

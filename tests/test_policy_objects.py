@@ -10,6 +10,7 @@ from helpers import GradientStream, parameters
 
 import critgrad
 from critgrad.memory import policies
+from critgrad.memory.aggregations import AGGREGATIONS
 from critgrad.memory.policies import Policy, always, lowest_priority, oldest
 
 ENGINES = {"torch": False, "native": None}  # by the option fused
@@ -82,6 +83,41 @@ def test_what_a_rule_returns_or_reads_in_a_wrong_way_is_told_with_the_policys_na
     GradientStream(params).set(params, 0)
     with pytest.raises(error, match=f"policy 'mine'.*{message}"):
         optimizer.step()
+
+
+@pytest.mark.parametrize(
+    "make, field",
+    [
+        (lambda: Policy(3, always, oldest), "name: 3, expected a string"),
+        (lambda: Policy("x", True, oldest), "admit: True, expected a function"),
+        (lambda: Policy("x", always, 3), "evict: 3"),
+        (lambda: Policy("x", always, oldest, priority=1.0), "priority: 1.0"),
+        (lambda: critgrad.Aggregation(None, lambda tables: None), "name: None"),
+        (lambda: critgrad.Aggregation("x", 3), "weights: 3"),
+    ],
+    ids=["policy name", "admit", "evict", "priority", "aggregation name", "weights"],
+)
+def test_a_record_without_functions_or_a_name_is_refused_when_it_is_made(make, field):
+    with pytest.raises(TypeError, match=f"Invalid {field}"):
+        make()
+
+
+@pytest.mark.parametrize(
+    "option, own, equal",
+    [
+        ("policy", Policy("KotH", always, oldest), policies.POLICIES["KotH"]),
+        ("policy", critgrad.Replay([0], name="FIFO"), copy.deepcopy(policies.POLICIES["FIFO"])),
+        ("aggr", critgrad.Aggregation("mean", lambda tables: None), AGGREGATIONS["mean"]),
+    ],
+    ids=["policy", "replay", "aggregation"],
+)
+def test_rules_of_ones_own_cannot_have_a_built_in_name_by_which_another_would_come_back(option, own, equal):
+    params = parameters(((3,),))
+    message = f"Invalid {option}: '{own.name}' is the name of a built-in one, which a checkpoint .*a name of its own"
+    for make in (critgrad.Adam_C, critgrad.Adam_CM, critgrad.Memory):
+        with pytest.raises(ValueError, match=message):
+            make(params, **{option: own})
+        make(params, **{option: equal})
 
 
 def test_other_integer_types_are_slots_too():

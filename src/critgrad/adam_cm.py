@@ -21,6 +21,7 @@ from torch.optim.optimizer import Optimizer, ParamsT
 from .memory import Memory
 from .memory.dtensors import is_dtensor, local
 from .memory.options import DEFAULTS, check_options, default_options, unexpected
+from .memory.store import Store
 
 
 class Adam_CM(Optimizer):
@@ -98,6 +99,14 @@ class Adam_CM(Optimizer):
         grads = [p.grad for group in self.param_groups for p in group["params"]]
         if any(g is not None and g.layout is not torch.strided for g in grads):
             raise RuntimeError("Adam_CM does not support sparse gradients: use a dense embedding (sparse=False)")
+        squares = self._squares()
+
+        def priority(store: Store) -> Tensor:
+            """The norm of the gradients of those that are in this memory; under ``scope="tensor"`` of each."""
+            mine = squares[[part.index for part in store.parts]].to(store.device)
+            return (mine if store.by_tensor else mine.sum().reshape(1)).sqrt()
+
+        self.memory.ready()  # raises for a wrong option, say, before anything is written
         momenta: list[Tensor | None] = []
         for group in self.param_groups:
             for p in group["params"]:
@@ -109,28 +118,28 @@ class Adam_CM(Optimizer):
                     state["step"] = torch.tensor(0.0, device="cpu")
                     state["exp_avg"] = torch.zeros_like(p, memory_format=torch.preserve_format)
                     state["exp_avg_sq"] = torch.zeros_like(p, memory_format=torch.preserve_format)
+                elif state["exp_avg"].dtype != p.dtype:  # model.float()
+                    state.update({key: state[key].to(p.dtype) for key in ("exp_avg", "exp_avg_sq")})
                 state["step"] += 1
                 momenta.append(state["exp_avg"].lerp_(p.grad, 1 - group["betas"][0]))
-        rest = iter(self.memory.step(momenta, priority=self._priority()))
+        rest = iter(self.memory.step(momenta, priority=priority))
         for group in self.param_groups:
             found = [(p, a) for p, a in zip(group["params"], rest) if a is not None]
             if found:
                 self._update(group, [p for p, _ in found], [a for _, a in found])
         return loss
 
-    def _priority(self) -> Any:
-        """The norm of the gradient: of all parameters, under ``scope="tensor"`` of each."""
+    def _squares(self) -> Tensor:
+        """Of the norm of each gradient."""
         squares = [
             torch.zeros((), device=local(p).device) if p.grad is None else self._square(p.grad)
             for group in self.param_groups
             for p in group["params"]
         ]
-        each = torch.stack([square.to(squares[0].device) for square in squares])
+        each = torch.stack([square.to(squares[0].device) for square in squares]) if squares else torch.zeros(0)
         if self._process_group is not None:
             torch.distributed.all_reduce(each, group=self._process_group)
-        if all(group["scope"] == "tensor" for group in self.param_groups):
-            return each.sqrt()
-        return each.sum().sqrt()
+        return each
 
     @staticmethod
     def _square(g: Tensor) -> Tensor:

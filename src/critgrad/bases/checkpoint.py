@@ -6,17 +6,15 @@ out of the incoming dictionary first, and go into the state as they are, once th
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from ..memory.aggregations import aggregation_of
 from ..memory.keys import KEYS, SCALE, SLOTS, SUM, copies, ours, put
-from ..memory.options import KEPT_ON_LOAD, OBJECTS, check_options, read_options, saved_form
-from ..memory.takeover import check_state
+from ..memory.options import saved_form
+from ..memory.takeover import incoming
 
 if TYPE_CHECKING:
     from .optimizer import WithMemory
@@ -47,26 +45,6 @@ def _is_a_piece(tensor: Any) -> bool:
     return type(tensor) is Tensor and tensor.untyped_storage().nbytes() > tensor.numel() * tensor.element_size()
 
 
-def _loaded_options(optimizer: WithMemory, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The options of each group after loading: mostly the checkpoint's, the allocation's as constructed."""
-    loaded, keys = [], optimizer._critical_keys()
-    for mine, incoming in zip(read_options(optimizer.param_groups, keys), groups):
-        taken = {name: incoming[key] for name, key in keys.items() if name not in KEPT_ON_LOAD and key in incoming}
-        options = {**mine, **taken}
-        for name, (kind, built_in) in OBJECTS.items():
-            named = options[name]
-            if named == saved_form(mine[name]):
-                options[name] = mine[name]
-            elif isinstance(named, str) and named not in built_in:
-                raise ValueError(
-                    f"Invalid {name}: the checkpoint was made with {named!r}, which is no built-in one: "
-                    f"construct the optimizer with that critgrad.{kind.__name__} (its functions are not saved), then load"
-                )
-        loaded.append(options)
-    check_options(loaded)
-    return loaded
-
-
 def split_state(everything: Mapping[Any, Any]) -> tuple[dict[Any, dict[str, Any]], dict[Any, Any]]:
     """``(ours, rest)``: the state of each parameter in two parts; what would be empty is left out."""
     kept: dict[Any, dict[str, Any]] = {}
@@ -92,36 +70,16 @@ def load(optimizer: WithMemory, state_dict: dict[str, Any]) -> None:
     for before in optimizer._optimizer_load_state_dict_pre_hooks.values():
         changed = before(optimizer, state_dict)
         state_dict = state_dict if changed is None else changed
-    groups = state_dict["param_groups"]
-    params = [p for group in optimizer.param_groups for p in group["params"]]
-    ids = [i for group in groups for i in group["params"]]
-    memories, rest = split_state(state_dict["state"])
-
-    fits = len(groups) == len(optimizer.param_groups) and len(ids) == len(params)
-    if fits:  # otherwise the base says what is wrong
-        for i, param in zip(ids, params):
-            check_state(param, memories.get(i, {}))
-        options = _loaded_options(optimizer, groups)
     keys = optimizer._critical_keys()
-    was = [group[keys["aggr"]] for group in optimizer.param_groups]
-    optimizer._critical_load_base({**state_dict, "state": rest})
-    for group, values in zip(optimizer.param_groups, options):
-        group.update({keys[name]: value for name, value in values.items()})
-    for i, param in zip(ids, params):
-        put(optimizer.state, param, copies(memories.get(i, {})))
+    brought = incoming(optimizer, state_dict, keys)
+    optimizer._critical_load_base({**state_dict, "state": split_state(state_dict["state"])[1]})
+    for group, (options, states) in zip(optimizer.param_groups, brought):
+        group.update({keys[name]: value for name, value in options.items()})
+        for param, state in zip(group["params"], states):
+            put(optimizer.state, param, copies(state))
     optimizer._critical_prepared = None
     memory = optimizer._critical_memory()
     if len(optimizer.state) > 0:
         memory.attach()
     for after in optimizer._optimizer_load_state_dict_post_hooks.values():
         after(optimizer)
-    for constructed, values in zip(was, options):
-        own_, now = aggregation_of(constructed), aggregation_of(values["aggr"])
-        if own_.damps != now.damps and values["topC"] > 0:
-            warnings.warn(
-                f'this {type(optimizer).__name__} had aggr="{own_.name}", the checkpoint has aggr="{now.name}", '
-                f'and that is used from here on; to go on with the former, set group["aggr"] = "{own_.name}" in '
-                "param_groups after loading",
-                stacklevel=3,
-            )
-            break

@@ -7,7 +7,7 @@ import inspect as python_inspect
 import sys
 from typing import Any, cast
 
-from torch.optim import Optimizer
+from torch.optim import Optimizer, SparseAdam
 
 from ..memory.aggregations import aggregation_of
 from ..memory.options import DEFAULTS, check_options, default_options, option_keys, unexpected
@@ -16,10 +16,11 @@ from .optimizer import CriticalMeta
 
 _SUM_BY_DEFAULT = ("SGD", "ASGD")
 
-_REFUSED = {
-    "LBFGS": "it evaluates the closure several times in one step, so there is no one gradient to remember",
-    "SparseAdam": "its gradients are sparse, and a memory of whole gradients is dense",
-}
+_SPARSE = "its gradients are sparse, and a memory of whole gradients is dense"
+_OWN_CLOSURE = (
+    "it evaluates the closure by itself, several times or at other weights in one step, so there is no one gradient to "
+    "remember; put the memory inside, where it takes an optimizer: SAM(params, base_optimizer=critgrad.SGD_C)"
+)
 
 _classes: dict[Any, type[Critical]] = {}
 
@@ -31,11 +32,12 @@ def options_for(base: type[Optimizer], given: dict[str, Any]) -> dict[str, Any]:
 
 def refuse(base: type[Any]) -> None:
     """Raise ``TypeError`` for what cannot have a memory."""
-    for ancestor in base.__mro__:
-        if ancestor.__name__ in _REFUSED and ancestor.__module__.startswith("torch."):
-            raise TypeError(
-                f"{base.__name__} cannot have a memory of critical gradients: {_REFUSED[ancestor.__name__]}"
-            )
+    closure = python_inspect.signature(base.step).parameters.get("closure")
+    required = closure is not None and closure.default is closure.empty
+    sam = hasattr(base, "second_step")
+    for refused, why in ((issubclass(base, SparseAdam), _SPARSE), (required or sam, _OWN_CLOSURE)):
+        if refused:
+            raise TypeError(f"{base.__name__} cannot have a memory of critical gradients: {why}")
     if issubclass(base, Critical):
         raise TypeError(f"{base.__name__} has a memory already")
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..memory.keys import KEYS, SLOTS
+from ..memory.options import complete
 from ..memory.prepared import Prepared, run
 from ..memory.store import Store
 from .families import Epilogue
@@ -30,9 +31,7 @@ class Critical(WithMemory):
             self._critical_prepared = memory
         memory = self._critical_prepared
         memory.groups, memory.state = self.param_groups, self.state
-        for group in self.param_groups:
-            if memory.keys["topC"] not in group:  # the optimizer that is wrapped was given it, or has loaded it
-                group.update({key: self.defaults[key] for key in memory.keys.values()})
+        complete(self.param_groups, self.defaults, memory.keys.values())  # the wrapped one may bring or load groups
         plain = any(group.get("fused") is False for group in self.param_groups) or self.defaults.get("differentiable")
         memory.ready(only_torch=bool(plain))
         return memory

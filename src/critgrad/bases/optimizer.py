@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from ..memory.options import (
     DEFAULTS,
     check_options,
+    complete,
     idle_options,
     misspelt_keys,
     option_keys,
@@ -98,13 +99,13 @@ class WithMemory(Optimizer, metaclass=CriticalMeta):
         if "memory_device" not in self.__dict__.get("defaults", {}) or not isinstance(param_group, dict):
             self._critical_add_to_base(param_group)
             return
-        keys = self._critical_keys()
+        keys, group = self._critical_keys(), dict(param_group)  # theirs is let be if we refuse it
+        complete([*self.param_groups, group], self.defaults, keys.values())
+        options = read_options([*self.param_groups, group], keys)
         usual = {name: self.defaults[key] for name, key in keys.items()}
-        for name, key in keys.items():
-            param_group.setdefault(key, usual[name])
-        options = read_options([*self.param_groups, param_group], keys)
-        self._critical_warn([param_group], options[-1:], usual, stacklevel=3)
+        self._critical_warn([group], options[-1:], usual, stacklevel=3)
         self._critical_add_to_base(param_group)
+        self.param_groups[-1].update({key: group[key] for key in keys.values()})
 
     def _critical_add_to_base(self, param_group: dict[str, Any]) -> None:
         super().add_param_group(param_group)
@@ -158,10 +159,10 @@ class WithMemory(Optimizer, metaclass=CriticalMeta):
     def _critical_complete(self) -> None:
         """Bring in the options that are not given, or that a pickle lacks because an older release did not have them."""
         self._critical_prepared = None
-        for name, key in self._critical_keys().items():
+        keys = self._critical_keys()
+        for name, key in keys.items():
             self.defaults.setdefault(key, self._critical_defaults[name])
-            for group in self.param_groups:
-                group.setdefault(key, self.defaults[key])
+        complete(self.param_groups, self.defaults, keys.values())
 
     def __repr__(self) -> str:
         from ..inspection import summary

@@ -25,7 +25,7 @@ class Aggregation:
     """How gradient and memory are combined, by weights from the memory's small tables.
 
     Args:
-        name: what a checkpoint remembers it by (functions are not saved).
+        name: what a checkpoint remembers it by (functions are not saved); not that of a built-in one.
         weights: ``Tables -> (of_the_gradient, of_the_slots)``, shapes ``(rows,)`` and ``(rows, C)``; the direction is
             ``of_the_gradient * g + sum of of_the_slots[k] * M[k]``.
         needs_cosine: ``weights`` uses ``Tables.cosine``, which costs one more dot product with the memory's sum.
@@ -49,13 +49,18 @@ class Aggregation:
     needs_dots: bool = False
     damps = False  # whether the memory keeps inner products of its slots instead of their sum
 
+    def __post_init__(self) -> None:
+        checks.record(self, "weights")
+
     def slot_weights(self, tables: Tables, usable: Tensor) -> tuple[Tensor, Tensor]:
-        """``weights`` where the memory can be used, ``(1, 0)`` elsewhere; raises for what has no such shape."""
+        """``weights`` where the memory can be used, ``(1, 0)`` elsewhere; raises for other shapes, or if not finite."""
         result = self.weights(replace(tables, asker=f"aggregation {self.name!r}"))
         of_gradient, of_slots = checks.weights_of(self, result, tables.g_norm, tables.born)
         live = tables.live
         use = usable & live.any(-1)
-        return torch.where(use, of_gradient, 1.0), torch.where(use[..., None] & live, of_slots, 0.0)
+        weights = torch.where(use, of_gradient, 1.0), torch.where(use[..., None] & live, of_slots, 0.0)
+        checks.finite(self, *weights)
+        return weights
 
 
 @dataclass(frozen=True)

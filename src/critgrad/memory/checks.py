@@ -10,6 +10,15 @@ from torch import Tensor
 from .layout import on_host
 
 
+def record(rules: Any, *functions: str) -> None:
+    """A name and functions make a record of rules."""
+    if not isinstance(rules.name, str):
+        raise TypeError(f"Invalid name: {rules.name!r}, expected a string, by which a checkpoint remembers the rules")
+    for field in functions:
+        if not callable(getattr(rules, field)):
+            raise TypeError(f"Invalid {field}: {getattr(rules, field)!r}, expected a function, of {rules.name!r}")
+
+
 def returned(policy: Any, admitted: Any, slot: Any, priority: Any, like: Tensor) -> tuple[Tensor, Tensor]:
     """What ``admit`` and ``evict`` returned, if each of the three rules gave one value of its kind for each row."""
     for rule, result, kind in (
@@ -49,3 +58,10 @@ def weights_of(aggregation: Any, result: Any, gradient: Tensor, slots: Tensor) -
     if found != wanted:
         raise ValueError(f"aggregation {aggregation.name!r}: weights of shapes {found}, expected {wanted}")
     return result[0], result[1]
+
+
+def finite(aggregation: Any, *weights: Tensor) -> None:
+    """Raises for weights that would make every direction useless, where that can be seen without waiting."""
+    for each in weights:
+        if on_host(each) and not each.isfinite().all():
+            raise ValueError(f"aggregation {aggregation.name!r}: weights {each.tolist()}, expected finite ones")

@@ -5,7 +5,8 @@ Optimizers with a memory in front (bases/) use what it is built on, ``Prepared``
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 from weakref import ref
 
@@ -14,11 +15,13 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from .keys import copies, put
-from .options import DEFAULTS, OBJECTS, check_options, default_options, saved_form, unexpected
+from .options import DEFAULTS, check_options, complete, default_options, saved_form, unexpected
 from .prepared import Prepared, Vectors, run
-from .store import State, Store
-from .takeover import check_state
+from .store import Store
+from .takeover import check_state, incoming
 
+_PLAIN = {name: name for name in DEFAULTS}  # in the groups our options have their own names
+_TAKEN = "critical_taken"  # in a group, while torch loads: what the checkpoint holds of each parameter's memory
 Priority = Any  # a number, a 0-dim tensor; under scope="tensor" one for each parameter
 
 
@@ -26,11 +29,14 @@ class Memory(Prepared):
     """A memory of critical gradients, or of any other vectors, without an optimizer.
 
     Args:
-        params: parameters or groups of them; a group may have options of its own.
+        params: parameters or groups of them. A group may have options of its own: the others are written into it, and one that
+            is there already counts.
         process_group: for parameters that are sharded without showing it: the ranks to sum norms over.
         state: an optimizer that is built on this memory, or its ``state``: the memory's keys are written there, under each
-            parameter, so that the optimizer saves, pickles and reshards them. Of an optimizer itself the memory also follows
-            ``load_state_dict``, without which torch would cast its tables to the parameters' dtype.
+            parameter, so that the optimizer saves, pickles and reshards them. With an optimizer itself the memory (one
+            for each) is over all its parameters, and follows ``add_param_group`` and ``load_state_dict``, where torch alone
+            would cast its tables to the parameters' dtype: ``topC, scope, memory_dtype`` and ``memory_device`` stay as they
+            are, the other options come from the checkpoint.
         **options: ``topC, decay, aggr, kappa, rho, policy, every, scope, max_age, seed, memory_dtype, memory_device``, as in
             ``critgrad.Adam_C``.
 
@@ -47,7 +53,7 @@ class Memory(Prepared):
     2
     """
 
-    usual: dict[str, Any]  # options of groups that an optimizer on a memory is given later
+    usual: dict[str, Any]  # options of groups that lack them
     _owner: Callable[[], Optimizer | None] = staticmethod(lambda: None)  # an optimizer that is built on this memory
 
     def __init__(self, params: Any, *, process_group: Any = None, state: Any = None, **options: Any) -> None:
@@ -56,22 +62,33 @@ class Memory(Prepared):
                 raise unexpected("Memory", name, [*DEFAULTS, "process_group", "state"])
         self.usual = default_options(options)
         check_options([self.usual])
-        given: list[Any] = [params] if torch.is_tensor(params) else params if isinstance(params, list) else list(params)
-        if not given:
-            raise ValueError("Memory got an empty list of parameters")
-        groups: list[dict[str, Any]] = given if isinstance(given[0], dict) else [{"params": list(given)}]
-        for group in groups:  # the same dictionaries, so that what is set in them later counts
-            group["params"] = [group["params"]] if torch.is_tensor(group["params"]) else list(group["params"])
-            group.update({**self.usual, **group})
         owner = state if isinstance(state, Optimizer) else None
         held = {} if state is None else state if owner is None else owner.state
-        super().__init__(groups, held, {name: name for name in DEFAULTS}, process_group)
+        if not isinstance(held, MutableMapping):
+            raise TypeError(f"Invalid state: {state!r}, expected an optimizer or its state")
+        groups = _groups(params)
         if owner is not None:
-            self._owner = ref(owner)
-            _follow_loading(owner)
+            if list(map(id, _params(groups))) != list(map(id, _params(owner.param_groups))):
+                raise ValueError(f"Invalid params: they are not those of this {type(owner).__name__}, in their order")
+            groups = owner.param_groups
+        for name in options:
+            used = [saved_form(group[name]) for group in groups if name in group]
+            if len(used) == len(groups) and saved_form(self.usual[name]) not in used:
+                text = (
+                    f"Memory({name}={options[name]!r}) has no effect: every group has a {name!r} already: {used[0]!r}"
+                )
+                warnings.warn(text, stacklevel=2)
+        if owner is not None:  # by its defaults torch brings them to new groups, pickles and copies
+            complete([owner.defaults], self.usual, DEFAULTS)
+            self.usual = {name: owner.defaults[name] for name in DEFAULTS}
+        complete(groups, self.usual, DEFAULTS)
+        super().__init__(groups, held, _PLAIN, process_group)
         # Others save and pickle their state, where each view of a buffer would bring the whole of it; and freeze parameters.
         self.may_join = self.takes_all = state is None
         self._read_options()
+        if owner is not None:
+            _follow_loading(owner)
+            self._owner, owner._critical_newest = ref(owner), ref(self)  # type: ignore[attr-defined]
 
     # -- a step --------------------------------------------------------------------------------------------------------
 
@@ -81,6 +98,7 @@ class Memory(Prepared):
 
         ``priority`` stands in the place of the vectors' norm: a number or 0-dim tensor, equal on all ranks; under
         ``scope="tensor"`` one for each parameter, or one for all. Nothing is admitted if it is not finite, or negative.
+        Whatever it is, ``MNDS``, ``NCPR`` and the picks (``min``, ``median``, ``max``) go by the vectors' own norms.
         """
         return self._run(vectors, priority)
 
@@ -94,15 +112,26 @@ class Memory(Prepared):
         """Admission, insertion, decay, tick; ``priority`` as in ``step``."""
         self._run(vectors, priority, directions=False)
 
-    def _run(self, vectors: Vectors, priority: Priority, **half: bool) -> list[Tensor | None]:
-        count = len(self.params())
-        if len(vectors) != count:
-            raise ValueError(f"Invalid vectors: {len(vectors)} of them, expected one for each of {count} parameters")
-        out: list[Tensor | None] = [None] * count
-        if half.get("directions", True):
-            out = [None if v is None else v.detach().clone() for v in vectors]
+    def _run(self, vectors: Any, priority: Priority, **half: bool) -> list[Tensor | None]:
         self.ready(only_torch=bool(half))
-        mine = self.vectors(vectors)  # all of them are looked at before any store is written to
+        params = self.params()
+        wanted = f"one for each of {len(params)} parameters"
+        given: list[Any] = [vectors] if torch.is_tensor(vectors) else list(vectors)
+        if torch.is_tensor(vectors) or not all(v is None or torch.is_tensor(v) for v in given):
+            kinds = f"a {type(vectors).__name__} of {', '.join({type(v).__name__: v for v in given})}"
+            raise TypeError(f"Invalid vectors: {kinds}, expected a list of tensors or None, {wanted}")
+        if len(given) != len(params):
+            raise ValueError(f"Invalid vectors: {len(given)} of them, expected {wanted}")
+        out: list[Tensor | None] = [None] * len(params)
+        if half.get("directions", True):
+            out = [None if v is None else v.detach().clone() for v in given]
+        try:
+            mine = self.vectors(given)  # all of them are looked at before any store is written to
+        except RuntimeError as error:
+            for i, (v, p) in enumerate(zip(given, params)):
+                if v is not None and (v.shape, v.dtype, v.device, v.layout) != (p.shape, p.dtype, p.device, p.layout):
+                    raise RuntimeError(f"vectors[{i}]: {error}") from None
+            raise
         ranks = [self._priority(store, priority) for store in self.ready_stores]
         for store, found, rank in zip(self.ready_stores, mine, ranks):
             for part, d in zip(store.parts, run(store, found, rank, fresh=True, **half)):
@@ -114,8 +143,8 @@ class Memory(Prepared):
 
     def _priority(self, store: Store, priority: Priority) -> Tensor | None:
         """One for each row of a store's tables."""
-        if priority is None:
-            return None
+        if priority is None or callable(priority):
+            return priority(store) if priority else None  # Adam_CM's goes by who is in the store
         # Python's numbers would become single ones, and the tables may be wider.
         dtype = priority.dtype if torch.is_tensor(priority) else store.dtype
         given = torch.as_tensor(priority, dtype=dtype, device=store.device).detach()
@@ -133,10 +162,13 @@ class Memory(Prepared):
         """The stores as groups, options and state are now; of an owner, which has new ones after loading."""
         owner = self._owner()
         if owner is not None:
+            if owner._critical_newest() is not self:  # type: ignore[attr-defined]
+                raise RuntimeError(
+                    f"another critgrad.Memory was made on this {type(owner).__name__} since, under the same keys of its state: "
+                    "one for each optimizer (others with a state of their own: state={})"
+                )
             self.groups, self.state = owner.param_groups, owner.state
-        if len(self.groups) != len(self.options):
-            for group in self.groups:
-                group.update({**self.usual, **group})
+        complete(self.groups, self.usual, DEFAULTS)
         return super().ready(only_torch)
 
     # -- saving --------------------------------------------------------------------------------------------------------
@@ -163,9 +195,11 @@ class Memory(Prepared):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from ``state_dict``; options stay as they are, another ``topC`` keeps the strongest entries."""
-        params, saved = self.params(), state_dict["state"]
-        if sorted(saved) != list(range(len(params))):
-            raise ValueError(f"Invalid state_dict: {len(saved)} parameters, expected {len(params)}")
+        self.ready()  # its owner may have loaded
+        params, saved = self.params(), state_dict.get("state") if isinstance(state_dict, Mapping) else None
+        if not isinstance(saved, Mapping) or saved.keys() != {*range(len(params))}:
+            found = f"{len(saved)} parameters" if isinstance(saved, Mapping) else "no 'state' of parameters"
+            raise ValueError(f"Invalid state_dict: {found}, expected {len(params)}, by their numbers")
         for i, param in enumerate(params):
             check_state(param, saved[i])  # all of them before anything is changed
         for i, param in enumerate(params):
@@ -174,35 +208,51 @@ class Memory(Prepared):
         self.ready()
 
 
+def _params(groups: list[dict[str, Any]]) -> list[Tensor]:
+    return [param for group in groups for param in group["params"]]
+
+
+def _groups(params: Any) -> list[dict[str, Any]]:
+    """Groups of lists of tensors: the same dictionaries that were given, so that what is set in them later counts."""
+    given: list[Any] = [params] if torch.is_tensor(params) else params if isinstance(params, list) else list(params)
+    if not given:
+        raise ValueError("Memory got an empty list of parameters")
+    groups = given if all(isinstance(each, dict) and "params" in each for each in given) else [{"params": given}]
+    for group in groups:
+        group["params"] = [group["params"]] if torch.is_tensor(group["params"]) else list(group["params"])
+    for param in _params(groups):
+        if not torch.is_tensor(param):
+            raise TypeError(
+                f"Invalid params: a {type(param).__name__} among them, expected tensors, or groups of them with 'params' "
+                "(parameters(), not named_parameters())"
+            )
+    if sum(len({*group["params"]}) for group in groups) > len({*_params(groups)}):
+        raise ValueError("Invalid params: some are in more than one group, expected each in one")
+    return groups
+
+
 def _follow_loading(optimizer: Optimizer) -> None:
     """Let ``load_state_dict`` of an optimizer that is built on a memory bring back our tensors as they were saved.
 
-    torch casts every tensor to the parameter's dtype, integers too. Objects among the options are saved by their names.
+    torch casts every tensor to the parameter's dtype, integers too. Ours go past that in the groups, which it copies: nothing
+    is left of them if it refuses the checkpoint.
     """
-    if optimizer.__dict__.get("_follows_loading"):
+    if optimizer.__dict__.get("_critical_newest") is not None:
         return
-    optimizer._follows_loading = True  # type: ignore[attr-defined]
-    taken: list[State] = []  # of each parameter
 
     def before(optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
-        ids = [i for group in state_dict["param_groups"] for i in group["params"]]  # numbers, or what others put there
-        taken[:] = [copies(state_dict["state"].get(i, {})) for i in ids]
-        groups = [dict(group) for group in state_dict["param_groups"]]
-        for group, mine in zip(groups, optimizer.param_groups):
-            for name in OBJECTS:
-                if saved_form(mine.get(name)) == group.get(name):
-                    group[name] = mine[name]
+        brought = zip(state_dict["param_groups"], incoming(optimizer, state_dict, _PLAIN))
+        groups = [{**group, **options, _TAKEN: states} for group, (options, states) in brought]
         return {**state_dict, "param_groups": groups}
 
     def after(optimizer: Optimizer) -> None:
-        params = [param for group in optimizer.param_groups for param in group["params"]]
-        for param, mine in zip(params, taken):
-            put(optimizer.state, param, mine)
-        taken.clear()
+        for group in optimizer.param_groups:
+            for param, mine in zip(group["params"], group.pop(_TAKEN)):
+                put(optimizer.state, param, mine)
 
     def saved(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
         for group in state_dict["param_groups"]:
-            group.update({name: saved_form(group[name]) for name in OBJECTS if name in group})
+            group.update({name: saved_form(group[name]) for name in DEFAULTS if name in group})
 
     optimizer.register_load_state_dict_pre_hook(before)
     optimizer.register_load_state_dict_post_hook(after)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import math
 import numbers
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -41,7 +41,7 @@ FISHER_DEFAULTS = {"topC": 10, "decay": 0.99, "rho": 0.3}
 # Saved by their names: functions are not saved.
 OBJECTS: dict[str, tuple[Any, Any]] = {"policy": (Policy, POLICIES), "aggr": (Aggregation, AGGREGATIONS)}
 
-# What a checkpoint cannot change: these describe the memory that was allocated, not how it is used.
+# What a checkpoint does not change: these describe the memory that was allocated, not how it is used.
 KEPT_ON_LOAD = ("topC", "scope", "memory_dtype", "memory_device")
 
 # One memory over several groups can only have one of each of these.
@@ -94,6 +94,11 @@ def check_option(name: str, value: Any) -> None:
     test, expected = _RULES[name]
     if not test(value):
         raise ValueError(f"Invalid {name}: {value!r}, expected {expected}")
+    if name in OBJECTS and not isinstance(value, str) and OBJECTS[name][1].get(value.name, value) != value:
+        raise ValueError(
+            f"Invalid {name}: {value.name!r} is the name of a built-in one, which a checkpoint of yours would bring back: "
+            f"expected a critgrad.{OBJECTS[name][0].__name__} with a name of its own"
+        )
 
 
 def saved_form(value: Any) -> Any:
@@ -142,6 +147,14 @@ def read_options(groups: list[dict[str, Any]], keys: dict[str, str]) -> list[dic
     for group, mine in zip(groups, options):
         group.update({keys[name]: value for name, value in mine.items()})
     return options
+
+
+def complete(groups: Iterable[dict[str, Any]], usual: Mapping[str, Any], keys: Iterable[str]) -> None:
+    """Give each group those of our options that it lacks (others make groups and load them, too)."""
+    for group in groups:
+        for key in keys:
+            if key not in group:
+                group[key] = usual[key]
 
 
 def default_options(given: dict[str, Any], aggr: str = "mean") -> dict[str, Any]:

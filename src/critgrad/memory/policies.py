@@ -171,7 +171,7 @@ class Policy:
     """An admission rule x an eviction rule, each a pure function ``Tables -> Tensor``.
 
     Args:
-        name: what a checkpoint remembers it by (functions are not saved).
+        name: what a checkpoint remembers it by (functions are not saved); not that of a built-in one.
         admit: ``Tables -> bool (rows,)``: may this gradient replace another?
         evict: ``Tables -> int64 (rows,)``: the slot to replace, in a memory that is full; ``0 <= slot < topC``.
         priority: the norm of a gradient to the priority it is stored with.
@@ -199,6 +199,9 @@ class Policy:
     also_while_filling: bool = False
     needs_cosine: bool = False
     needs_dots: bool = False
+
+    def __post_init__(self) -> None:
+        checks.record(self, "admit", "evict", "priority")
 
     def choose(self, tables: Tables, max_age: int | None) -> tuple[Tensor, Tensor]:
         """``(admitted, slot)`` for a finite gradient that is not zero."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -17,7 +18,8 @@ class Replay(Policy):
     """Replays a recorded list of decisions: at step ``t`` (from 1) entry ``t - 1`` is the slot to write, or ``None``.
 
     The control for what *selection* buys: the same ages as another run, chosen without a look at this run's norms.
-    After the end of the list nothing is admitted. ``critgrad.inspect(opt).memories[0].last_slot`` records a run.
+    After the end of the list nothing is admitted; a slot that is not there is an error, as with any ``Policy``.
+    ``critgrad.inspect(opt).memories[0].last_slot`` records a run.
 
     >>> Replay([0, 1, None, 0]).name
     'replay'
@@ -26,12 +28,12 @@ class Replay(Policy):
     decisions: tuple[int | None, ...] = ()
     _on_device: dict[torch.device, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
-    def __init__(self, decisions: Sequence[int | None], name: str = "replay") -> None:
+    def __init__(self, decisions: Sequence[Any], name: str = "replay") -> None:
         for decision in decisions:
-            if decision is not None and (not isinstance(decision, int) or decision < 0):
+            if decision is not None and (not isinstance(decision, Integral) or decision < 0):
                 raise ValueError(f"Invalid decision: {decision!r}, expected a slot >= 0 or None")
         super().__init__(name, always, oldest)
-        object.__setattr__(self, "decisions", tuple(decisions))
+        object.__setattr__(self, "decisions", tuple(None if each is None else int(each) for each in decisions))
         object.__setattr__(self, "_on_device", {})
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -46,5 +48,4 @@ class Replay(Policy):
             self._on_device[device] = torch.tensor(codes, device=device)
         codes_there = self._on_device[device]
         code = codes_there[(tables.t - 1).clamp(max=len(self.decisions))]
-        slots = tables.born.shape[-1]
-        return (code >= 0) & (code < slots), code.clamp(0, slots - 1)
+        return code >= 0, code  # decide() looks at the range

@@ -6,16 +6,19 @@ The state may be of another number of slots, scope, dtype or device (a checkpoin
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
+from .aggregations import aggregation_of
 from .dtensors import is_dtensor, local
 from .formats import FORMATS, SCALE_BLOCK, Format, Slots, scale_blocks, scaled_format
 from .gram import agrees, gram_from_slots
-from .keys import BORN, CLOCK, GRAM, INSERTED, NORM, PRIORITY, SCALE, SLOTS, SUM, TABLE_KEYS
+from .keys import BORN, CLOCK, GRAM, INSERTED, NORM, PRIORITY, SCALE, SLOTS, SUM, TABLE_KEYS, ours
+from .options import KEPT_ON_LOAD, OBJECTS, check_options, complete, read_options, saved_form
 from .store import Block, Part, State, Store
 
 Keep = list["Tensor | None"]  # of each row of the tables: the old slots that are kept; None: all, as they are
@@ -276,13 +279,19 @@ def check_state(param: Tensor, state: State) -> None:
     """Raise ``ValueError`` if what ``state`` holds for ``param`` cannot be its memory."""
     if not state:
         return
-    slots = state.get(SLOTS)
+    slots: Any = state.get(SLOTS)
     shape = tuple(param.shape)
-    if not torch.is_tensor(slots) or tuple(slots.shape[1:]) not in (shape, (*shape, 2)) or slots.dim() < 1:
-        found = tuple(slots.shape) if torch.is_tensor(slots) else type(slots).__name__
-        raise ValueError(f"Invalid {SLOTS}: {found} for a parameter of shape {shape}, expected (topC, *{shape})")
+    known, of_complex = torch.is_tensor(slots), param.is_complex()
+    if of_complex and known and not slots.is_complex():
+        shape = (*shape, 2)  # in another dtype they are pairs
+    if not known or tuple(slots.shape[1:]) != shape or slots.dim() < 1 or slots.is_complex() > of_complex:
+        found = f"{tuple(slots.shape)}{' complex' * slots.is_complex()}" if known else type(slots).__name__
+        raise ValueError(
+            f"Invalid {SLOTS}: {found} for a {'complex ' * of_complex}parameter of shape {tuple(param.shape)}, "
+            f"expected (topC, *{shape})"
+        )
     C = slots.shape[0]
-    expected = {PRIORITY: (C,), NORM: (C,), BORN: (C,), CLOCK: (), INSERTED: (), SUM: shape}
+    expected = {PRIORITY: (C,), NORM: (C,), BORN: (C,), CLOCK: (), INSERTED: (), SUM: tuple(param.shape)}
     if scaled_format(slots.dtype) is not None:
         expected[SCALE] = (C, scale_blocks(slots[0].numel()))
     for key, must in expected.items():
@@ -290,5 +299,52 @@ def check_state(param: Tensor, state: State) -> None:
             continue  # a memory can do without
         table = state.get(key)
         if not torch.is_tensor(table) or tuple(table.shape) != must:
-            found = tuple(table.shape) if torch.is_tensor(table) else type(table).__name__
+            found = str(tuple(table.shape)) if torch.is_tensor(table) else type(table).__name__
             raise ValueError(f"Invalid {key}: {found}, expected the shape {must}, as {SLOTS} is {tuple(slots.shape)}")
+
+
+# -- checkpoints -----------------------------------------------------------------------------------------------------------
+
+
+def incoming(
+    optimizer: Optimizer, checkpoint: Mapping[str, Any], keys: dict[str, str]
+) -> list[tuple[dict[str, Any], list[State]]]:
+    """What a checkpoint brings to each group: its options, and of each parameter what it holds of a memory.
+
+    The options that it lacks, and those of the allocation, stay as they are. Raises before anything is changed for what does
+    not fit; warns where damping becomes adding, or the other way round.
+    """
+    here, groups = optimizer.param_groups, checkpoint["param_groups"]
+    found, expected = ([len(group["params"]) for group in each] for each in (groups, here))
+    if found != expected:  # not every optimizer looks
+        raise ValueError(f"Invalid state_dict: parameter groups of {found} parameters, expected {expected}")
+    held: list[list[State]] = [[ours(checkpoint["state"].get(i, {})) for i in group["params"]] for group in groups]
+    for group, states in zip(here, held):
+        for param, state in zip(group["params"], states):
+            check_state(param, state)
+    complete(here, optimizer.defaults, keys.values())
+    was, loaded = read_options(here, keys), []
+    for mine, group in zip(was, groups):
+        taken = {name: group[key] for name, key in keys.items() if name not in KEPT_ON_LOAD and key in group}
+        loaded.append(options := {**mine, **taken})
+        for name, (kind, built_in) in OBJECTS.items():
+            named = options[name]
+            if named == saved_form(mine[name]):
+                options[name] = mine[name]
+            elif isinstance(named, str) and named not in built_in:
+                raise ValueError(
+                    f"Invalid {name}: the checkpoint was made with {named!r}, which is no built-in one: "
+                    f"construct the optimizer with that critgrad.{kind.__name__} (its functions are not saved), then load"
+                )
+    check_options(loaded)
+    for old, new in (
+        (aggregation_of(a["aggr"]), aggregation_of(b["aggr"])) for a, b in zip(was, loaded) if b["topC"] > 0
+    ):
+        if old.damps != new.damps:
+            warnings.warn(
+                f'this {type(optimizer).__name__} had aggr="{old.name}", the checkpoint has aggr="{new.name}", and that is '
+                f'used from here on; to go on with the former, set group["aggr"] = "{old.name}" in param_groups after loading',
+                stacklevel=4,
+            )
+            break
+    return list(zip(loaded, held))
