@@ -10,6 +10,7 @@ from helpers import GradientStream, parameters
 
 import critgrad
 from critgrad.memory.policies import Policy, always, oldest
+from critgrad.memory.prepared import COMPILED
 
 
 def stepped(optimizer, params, steps=6):
@@ -117,3 +118,31 @@ def test_parameters_on_the_meta_device_step_as_in_torch(cls, scope, memory_dtype
     other.load_state_dict(optimizer.state_dict())
     other.step()
     assert other.state[params[0]]["critical_slots"].is_meta
+
+
+def test_what_is_said_is_how_the_last_step_was_made():
+    params = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
+    memory = critgrad.Memory(params, topC=2)
+    vectors = [torch.ones(3), torch.ones(3)]
+    for _ in range(2):
+        memory.combine(vectors)
+        memory.offer(vectors)
+    assert critgrad.inspect(memory).engine == "torch"
+    assert critgrad.inspect(memory).engine_reason == "kernels are turned off (combine() or offer() alone)"
+    followed = critgrad.SGD_C(params, lr=0.1, differentiable=True)
+    assert critgrad.inspect(followed).engine_reason == "kernels are turned off (differentiable=True)"
+    compiled = critgrad.SGD_C(params, lr=0.1)
+    compiled._critical_memory().ready(COMPILED)
+    assert critgrad.inspect(compiled).engine_reason == "kernels are turned off (a compiled step)"
+
+
+@pytest.mark.parametrize("engine", ["torch", "native"])
+def test_results_of_a_memory_are_each_others_business(engine, monkeypatch):
+    monkeypatch.setenv("CRITGRAD_ENGINE", engine)
+    params = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
+    memory = critgrad.Memory(params, topC=2)
+    for _ in range(2):
+        first, second = memory.step([torch.ones(3), torch.ones(3)])
+    loss = (params[0] * first).sum()
+    second.mul_(2)
+    loss.backward()  # raises if autograd takes the change for one of the first

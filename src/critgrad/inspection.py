@@ -149,9 +149,9 @@ def _memory_of(optimizer: Any) -> Prepared:
     if not has_memory(optimizer):
         raise TypeError(f"critgrad.inspect takes an optimizer with a memory, got {type(optimizer).__name__}")
     if isinstance(optimizer, Critical):
-        return optimizer._critical_memory()
+        return optimizer._critical_memory(looking=True)
     memory: Memory = getattr(optimizer, "memory", optimizer)
-    memory.ready()
+    memory.ready(memory.only_torch)
     return memory
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..memory.keys import KEYS, SLOTS
 from ..memory.options import complete
-from ..memory.prepared import Prepared, run
+from ..memory.prepared import COMPILED, Prepared, run
 from ..memory.store import Store
 from .families import Epilogue
 from .optimizer import WithMemory
@@ -23,8 +23,8 @@ from .optimizer import WithMemory
 class Critical(WithMemory):
     """What an optimizer with a memory does beside its base; stands before the base in the class's bases."""
 
-    def _critical_memory(self) -> Prepared:
-        """The memory in front of the base, over groups and state as they are now."""
+    def _critical_memory(self, looking: bool = False) -> Prepared:
+        """The memory in front of the base, over groups and state as they are now; ``looking``: as the last step had it."""
         if self._critical_prepared is None:
             memory = Prepared(self.param_groups, self.state, self._critical_keys(), self._critical_process_group)
             memory.lost_group, memory.epilogue = self._critical_lost_group, Epilogue(self)
@@ -32,8 +32,10 @@ class Critical(WithMemory):
         memory = self._critical_prepared
         memory.groups, memory.state = self.param_groups, self.state
         complete(self.param_groups, self.defaults, memory.keys.values())  # the wrapped one may bring or load groups
-        plain = any(group.get("fused") is False for group in self.param_groups) or self.defaults.get("differentiable")
-        memory.ready(only_torch=bool(plain))
+        plain = "differentiable=True" if self.defaults.get("differentiable") else ""
+        if any(group.get("fused") is False for group in self.param_groups):
+            plain = "fused=False"
+        memory.ready(plain or (COMPILED if looking and memory.only_torch == COMPILED else ""))
         return memory
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

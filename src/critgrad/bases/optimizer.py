@@ -41,7 +41,7 @@ class WithMemory(Optimizer, metaclass=CriticalMeta):
     _critical_prepared: Prepared | None = None
     _critical_process_group: Any = None
     _critical_lost_group = False  # had a process group, and came without it from pickle or deepcopy
-    _critical_memory: Callable[[], Prepared]  # in front of the base (mixin.py)
+    _critical_memory: Callable[..., Prepared]  # in front of the base (mixin.py)
 
     def __init__(self, params: Any, *args: Any, process_group: Any = None, **kwargs: Any) -> None:
         keys = self._critical_keys()

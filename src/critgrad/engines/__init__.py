@@ -38,12 +38,12 @@ def _candidates(store: Store) -> list[str]:
     ]
 
 
-def _chosen(store: Store, epilogue: Any, only_torch: bool) -> tuple[Any, Any, str]:
+def _chosen(store: Store, epilogue: Any, only_torch: str) -> tuple[Any, Any, str]:
     """``(class of the engine, the epilogue if it takes that, why not a faster one)``."""
     from .torch_ops import TorchOps
 
     if only_torch:
-        return TorchOps, None, "kernels are turned off (fused=False)"
+        return TorchOps, None, f"kernels are turned off ({only_torch})"
     reasons: list[str] = []
     for name in _candidates(store):
         module: Any = import_module(ENGINES[name][0])
@@ -72,14 +72,14 @@ def kinds(options: Sequence[dict[str, Any]]) -> Any:
     return len(ways) > 1, [type(each) if isinstance(each, Linear) or each.damps else each for each in aggregations]
 
 
-def wants_one_buffer(store: Store, epilogue: Any, only_torch: bool) -> bool:
+def wants_one_buffer(store: Store, epilogue: Any, only_torch: str) -> bool:
     """Whether slots are best in one buffer: torch's operations on an accelerator, where each costs a launch."""
     from .torch_ops import TorchOps
 
     return store.device.type not in ("cpu", "meta") and _chosen(store, epilogue, only_torch)[0] is TorchOps
 
 
-def choose(store: Store, epilogue: Any, only_torch: bool) -> None:
+def choose(store: Store, epilogue: Any, only_torch: str) -> None:
     """Give a store its engine, as everything lies now."""
     engine, usable, store.engine_reason = _chosen(store, epilogue, only_torch)
     store.engine = engine(store, usable)

@@ -24,7 +24,7 @@ def form(options: dict[str, Any]) -> Any:
     return [options[name] for name in (*KEPT_ON_LOAD, "policy")], aggregation_of(options["aggr"]).damps
 
 
-def make_stores(memory: Prepared, only_torch: bool) -> list[Store]:
+def make_stores(memory: Prepared, only_torch: str) -> list[Store]:
     """One under ``scope="global"``, one for each group of another scope; what the state holds is in them."""
     known = [block for store in memory.ready_stores for block in store.blocks]
     # Who decides together, and by which streams they draw random numbers; the first is scope="global".

@@ -113,7 +113,7 @@ class Memory(Prepared):
         self._run(vectors, priority, directions=False)
 
     def _run(self, vectors: Any, priority: Priority, **half: bool) -> list[Tensor | None]:
-        self.ready(only_torch=bool(half))
+        self.ready("combine() or offer() alone" if half else "")
         params = self.params()
         wanted = f"one for each of {len(params)} parameters"
         given: list[Any] = [vectors] if torch.is_tensor(vectors) else list(vectors)
@@ -136,7 +136,7 @@ class Memory(Prepared):
         for store, found, rank in zip(self.ready_stores, mine, ranks):
             for part, d in zip(store.parts, run(store, found, rank, fresh=True, **half)):
                 if d is not None:
-                    out[part.index] = d
+                    out[part.index] = d if part.sharded else d.data  # changed in place, it is nobody else's change
         if half.get("offer", True):
             self.attach()
         return out
@@ -158,7 +158,7 @@ class Memory(Prepared):
             raise ValueError(f"Invalid priority: shape {tuple(given.shape)}, expected one for each parameter")
         return given[[part.index for part in store.parts]]
 
-    def ready(self, only_torch: bool = False) -> list[Store]:
+    def ready(self, only_torch: str = "") -> list[Store]:
         """The stores as groups, options and state are now; of an owner, which has new ones after loading."""
         owner = self._owner()
         if owner is not None:
@@ -185,7 +185,7 @@ class Memory(Prepared):
 
     def __len__(self) -> int:
         """Entries that are held; over all tensors under ``scope="tensor"``."""
-        self.ready(self._only_torch)
+        self.ready(self.only_torch)
         return sum(int((store.born > 0).sum()) for store in self.ready_stores)
 
     def state_dict(self) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from .reducing import all_reduce_
 from .store import State, Store
 
 Vectors = Sequence["Tensor | None"]
+COMPILED = "a compiled step"
 
 # torch's own way to keep dynamo out of a function without importing dynamo, which takes as long as torch.
 _without_dynamo = getattr(torch, "_disable_dynamo", None) or torch.compiler.disable
@@ -47,13 +48,13 @@ class Prepared:
         self.outside: set[Tensor] = set()  # parameters that are in none of them
         self._seen: Any = None  # the look that they were made after; None: they are to be made anew
         self._ids: Any = None  # of groups, parameters and their states
-        self._only_torch = False  # as it was said to ``ready``
+        self.only_torch = ""  # as it was said to ``ready``
         self._replayed: list[Any] = []  # engines of before whose tables a CUDA graph reads
 
-    def ready(self, only_torch: bool = False) -> list[Store]:
-        """The stores, each with its engine, as groups, options and state are now."""
+    def ready(self, only_torch: str = "") -> list[Store]:
+        """The stores, each with its engine, as groups, options and state are now; ``only_torch``: why none but torch's."""
         # Compiled code has torch's operations alone: the compiler makes kernels of them.
-        self._only_torch = only_torch or torch.compiler.is_compiling()
+        self.only_torch = only_torch or (COMPILED if torch.compiler.is_compiling() else "")
         self._follow()
         return self.ready_stores
 
@@ -98,23 +99,23 @@ class Prepared:
             [tensor.data_ptr() for tensor in ours if type(tensor) is Tensor],
         )
         takes = epilogue is not None and any(store.engine.name != "torch" for store in self.ready_stores)
-        return (self._forms, tensors), (self._only_torch, self._kinds, epilogue.places(self._states) if takes else None)
+        return (self._forms, tensors), (self.only_torch, self._kinds, epilogue.places(self._states) if takes else None)
 
     def _prepare(self) -> None:
         before = self.ready_stores
         self._replayed += [store.engine for store in before if getattr(store.engine, "captured", None)]
         joined = any(len(block.parts) > 1 for store in before for block in store.blocks)
-        if joined and not all(engines.wants_one_buffer(store, self.epilogue, self._only_torch) for store in before):
+        if joined and not all(engines.wants_one_buffer(store, self.epilogue, self.only_torch) for store in before):
             self._seen = None  # an engine that goes by each tensor's own rows takes over from torch's operations
         if self._seen is None or self._look()[0] != self._seen[0]:
             self._raw = self._seen = None
             self._read_options()
             with torch.no_grad():
-                self.ready_stores = making.make_stores(self, self._only_torch)
+                self.ready_stores = making.make_stores(self, self.only_torch)
             _let_go(before)
             self.outside = {*self.params()} - {part.param for store in self.ready_stores for part in store.parts}
         for store in self.ready_stores:
-            engines.choose(store, self.epilogue, self._only_torch)
+            engines.choose(store, self.epilogue, self.only_torch)
         self._seen = self._look()
 
     def __del__(self) -> None:
@@ -139,7 +140,7 @@ class Prepared:
         except RuntimeError:
             # Though nothing seems to have moved: an address may be used a second time.
             self._seen = None
-            return [self._vectors_of(store, given) for store in self.ready(self._only_torch)]
+            return [self._vectors_of(store, given) for store in self.ready(self.only_torch)]
 
     def _vectors_of(self, store: Store, vectors: Vectors) -> list[Tensor | None]:
         mine = [vectors[part.index] for part in store.parts]
