@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from ..memory.keys import KEYS, SLOTS
-from ..memory.options import complete
 from ..memory.prepared import COMPILED, Prepared, run
 from ..memory.store import Store
 from .families import Epilogue
@@ -27,11 +26,10 @@ class Critical(WithMemory):
         """The memory in front of the base, over groups and state as they are now; ``looking``: as the last step had it."""
         if self._critical_prepared is None:
             memory = Prepared(self.param_groups, self.state, self._critical_keys(), self._critical_process_group)
-            memory.lost_group, memory.epilogue = self._critical_lost_group, Epilogue(self)
+            memory.lost_group, memory.epilogue, memory.usual = self._critical_lost_group, Epilogue(self), self.defaults
             self._critical_prepared = memory
         memory = self._critical_prepared
         memory.groups, memory.state = self.param_groups, self.state
-        complete(self.param_groups, self.defaults, memory.keys.values())  # the wrapped one may bring or load groups
         plain = "differentiable=True" if self.defaults.get("differentiable") else ""
         if any(group.get("fused") is False for group in self.param_groups):
             plain = "fused=False"

@@ -52,7 +52,9 @@ class TorchOps:
         # Slots in host memory cannot be reached by an index on the device: then the decision is waited for.
         offloaded = any(part.offloaded for part in store.parts)
         self.host = not torch.compiler.is_compiling() and (on_host(store.born) or offloaded)
-        self.g: list[Tensor | None] = [unseen.joined(block, flats) for block in store.blocks]
+        self.g: list[Tensor | None] = [
+            flats[b.number] if len(b.parts) == 1 else unseen.joined(b, flats) for b in store.blocks
+        ]
         return measure(store, self.g)
 
     def decide(self, sums: Tensor, priority: Tensor | None) -> None:

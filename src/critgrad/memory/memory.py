@@ -53,7 +53,6 @@ class Memory(Prepared):
     2
     """
 
-    usual: dict[str, Any]  # options of groups that lack them
     _owner: Callable[[], Optimizer | None] = staticmethod(lambda: None)  # an optimizer that is built on this memory
 
     def __init__(self, params: Any, *, process_group: Any = None, state: Any = None, **options: Any) -> None:
@@ -81,7 +80,6 @@ class Memory(Prepared):
         if owner is not None:  # by its defaults torch brings them to new groups, pickles and copies
             complete([owner.defaults], self.usual, DEFAULTS)
             self.usual = {name: owner.defaults[name] for name in DEFAULTS}
-        complete(groups, self.usual, DEFAULTS)
         super().__init__(groups, held, _PLAIN, process_group)
         # Others save and pickle their state, where each view of a buffer would bring the whole of it; and freeze parameters.
         self.may_join = self.takes_all = state is None
@@ -168,7 +166,6 @@ class Memory(Prepared):
                     "one for each optimizer (others with a state of their own: state={})"
                 )
             self.groups, self.state = owner.param_groups, owner.state
-        complete(self.groups, self.usual, DEFAULTS)
         return super().ready(only_torch)
 
     # -- saving --------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ option whose value alone has changed is read; for anything else stores are made 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from operator import itemgetter
 from typing import Any, cast
 
@@ -17,7 +17,7 @@ from .. import engines
 from . import making
 from .dtensors import PLAIN, aligned, is_dtensor, like, local
 from .keys import SLOTS, SUM
-from .options import read_options
+from .options import complete, read_options
 from .reducing import all_reduce_
 from .store import State, Store
 
@@ -32,6 +32,7 @@ class Prepared:
     """Stores, each with its engine; ``keys`` are the names that our options have in the groups."""
 
     takes_all = False  # also what needs no gradient
+    usual: Mapping[str, Any]  # by their keys, the options of groups that lack them
     epilogue: Any = None  # what an engine may do of the base's step in the same pass (bases/families.py)
 
     def __init__(self, groups: list[dict[str, Any]], state: Any, keys: dict[str, str], process_group: Any) -> None:
@@ -60,13 +61,18 @@ class Prepared:
 
     @_without_dynamo
     def _follow(self) -> None:
-        if [self._read(group) for group in self.groups] != self._raw:
+        try:
+            is_read = [self._read(group) for group in self.groups] == self._raw
+        except KeyError:  # a group that others have made or loaded
+            is_read = False
+        if not is_read:
             self._read_options()
         if self._look() != self._seen:
             self._prepare()
 
     def _read_options(self) -> None:
         """Check the options that were set since. Those that describe the slots themselves ask for new stores."""
+        complete(self.groups, self.usual, self.keys.values())
         options = read_options(self.groups, self.keys)
         if [making.form(mine) for mine in options] == [making.form(mine) for mine in self.options]:
             for known, mine in zip(self.options, options):
