@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from study_helpers import FILE, LOOP, PIECES, made, run, write
@@ -304,3 +306,40 @@ def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["True open"]
+
+
+# What a file does when it is imported, and what runs see of it.
+DRAWS = "import random, numpy, torch\nDRAWN = numpy.random.randint(10**9), random.random(), torch.rand(1).item()\n"
+SEEN = """
+def train(make_optimizer, seed, epochs, report):
+    made = make_optimizer([torch.nn.Parameter(torch.zeros(1))])
+    from deep import helper
+    with open("seen.txt", "a") as file:
+        print(made.file, DRAWN, helper.DRAWN, made.drawn, torch.get_default_dtype(), file=file)
+    report(1.0)
+"""
+USES = """
+import torch
+from deep.helper import DRAWN
+class Mine(torch.optim.SGD):
+    file, drawn = __name__, DRAWN
+"""
+BARE = "import torch\nclass Mine(torch.optim.SGD):\n    file, drawn = __name__, None\n"
+
+
+def seen_by_runs(folder: Path, *files: str) -> set[str]:
+    """In a process that gets the arms in this order."""
+    torch.rand(1), random.random(), np.random.rand()  # the caller has drawn, too
+    tables = [f'[arms.{name}]\noptimizer = "{name}.py:Mine"\n' for name in files]
+    path = write(folder, DRAWS + SEEN, FILE[: FILE.index("[arms.sgd]")] + "".join(tables), bare=BARE, one=USES, two=USES)
+    (folder / "deep").mkdir()
+    (folder / "deep" / "helper.py").write_text(DRAWS + "torch.set_default_dtype(torch.float64)\n")
+    run(path)
+    return set((folder / "seen.txt").read_text().splitlines())
+
+
+def test_what_files_do_when_they_are_imported_is_the_same_whichever_run_imports_them_first(tmp_path: Path) -> None:
+    seen = seen_by_runs(tmp_path / "a", "bare", "one", "two")
+    assert len(seen) == 4  # only `bare` imports the helper in its runs, each of which has a seed
+    assert all("float64" in line for line in seen)
+    assert seen_by_runs(tmp_path / "b", "two", "one", "bare") == seen

@@ -17,7 +17,7 @@ from ..errors import LabError
 from ..train.optimizers import recipe_of
 from ..train.optimizers import settled as settled_recipe
 from .axes import names_of_options, settled
-from .loading import UserCodeError, file_under, hash_of, load_file, load_module, python_files
+from .loading import UserCodeError, file_under, hash_of, module_of, python_files
 
 EXPECTED = "'module:name', 'file.py:name', or a name of `critgrad optimizers`"
 
@@ -84,12 +84,10 @@ def maker_of(text: str, folder: Path) -> Maker:
         return Maker(text, make, {**defaults, **recipe.defaults}, known, packages=_packages(recipe.make, folder))
     if not place or not name.isidentifier():
         raise LabError(f"{text!r}, expected {EXPECTED}")
-    own = place.endswith(".py")
-    path = file_under(folder, place) if own else None
-    if own and path is None:
+    if place.endswith(".py") and file_under(folder, place) is None:
         raise LabError(f"there is no file {place} beside the study's, expected {EXPECTED}")
     try:
-        module = load_module(place, folder) if path is None else load_file(path)
+        module = module_of(place, folder)
     except UserCodeError as error:
         raise LabError(f"{text} cannot be imported: {error}") from None
     found = getattr(module, name, None)

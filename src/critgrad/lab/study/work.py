@@ -5,10 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeVar
 
 import torch
 
@@ -17,8 +18,18 @@ from ..run.spec import StudyTrial, Trial
 from ..run.worker import Failure, Unusable
 from .file import Schedule
 from .forms import data_files, load_task
-from .guard import guarded, set_to, settings_now
-from .loading import begin_session, hash_now, place_of, python_files, told, use_folder
+from .guard import guarded, reseed, set_to, settings_now
+from .loading import (
+    begin_session,
+    hash_now,
+    module_of,
+    modules_of,
+    place_of,
+    python_files,
+    set_modules,
+    told,
+    use_folder,
+)
 from .optimizers import Maker, maker_of
 from .task import Order, StudyTask
 
@@ -31,6 +42,7 @@ _CHANGED = (
     "the runs of the files as they are now, and goes on with the earlier ones once the change is taken back."
 )
 
+_T = TypeVar("_T")
 _device = torch.device("cpu")
 
 
@@ -96,13 +108,13 @@ def _order(trial: StudyTrial, folder: Path, device: str) -> tuple[StudyTask, Ord
         if name.startswith(SET)
     )
     kind, _, warmup = settings.get("schedule", "constant 0").partition(" ")
-    # NOTE [what files set]: a default dtype or a search path that a file sets when it is imported holds for every run of the
-    # session, as it does in a script, though it is put back after the run that imported it. The task is first: what it imports
-    # sets the same for all arms.
-    task = _task(trial.task, folder, own, trial.session)
-    set_to(_settings_after(trial.task, trial.session))
+    place, base = trial.optimizer.rpartition(":")[0], (trial.task, folder, own, trial.session)
+    task, settled, _ = _task(*base)
+    set_to(settled)
+    _, settled, modules = _file(place, folder, base)
+    set_to(settled)
+    set_modules(str(folder), modules)
     maker = _maker(trial.optimizer, folder, trial.session)
-    set_to(_settings_after(trial.optimizer.rpartition(":")[0], trial.session))
     order = Order(
         maker,
         trial.hyper,
@@ -116,19 +128,33 @@ def _order(trial: StudyTrial, folder: Path, device: str) -> tuple[StudyTask, Ord
     return task, order
 
 
+# NOTE [what files do when they are imported]: a default dtype or a search path that a file sets then, and what it draws, hold
+# for every run of the session, as in a script, though they are put back after the run that imported it. The task is first: what
+# it imports acts the same for all arms. What an arm's file or a run imports acts for it alone, or the order in which a worker
+# gets its runs would decide what the next one finds.
+_Loaded = tuple[_T, "list[Any]", "Mapping[str, ModuleType]"]
+
+
+def _loaded(load: Callable[[], _T], folder: Path, modules: Mapping[str, ModuleType]) -> _Loaded[_T]:
+    """What comes of an import in a process that has these modules: it, and the settings and modules after it."""
+    set_modules(str(folder), modules)
+    reseed(0, "import")
+    return load(), settings_now(), modules_of(str(folder))
+
+
 @lru_cache(maxsize=8)
-def _task(task: str, folder: Path, settings: tuple[tuple[str, Any], ...], session: str) -> StudyTask:
-    return load_task(task, folder, dict(settings))
+def _task(task: str, folder: Path, settings: tuple[tuple[str, Any], ...], session: str) -> _Loaded[StudyTask]:
+    return _loaded(lambda: load_task(task, folder, dict(settings)), folder, {})
+
+
+@lru_cache(maxsize=64)
+def _file(place: str, folder: Path, base: tuple[Any, ...]) -> _Loaded[ModuleType | None]:
+    return _loaded(lambda: module_of(place, folder) if place else None, folder, _task(*base)[2])
 
 
 @lru_cache(maxsize=64)
 def _maker(text: str, folder: Path, session: str) -> Maker:
     return maker_of(text, folder)
-
-
-@lru_cache(maxsize=256)
-def _settings_after(file: str, session: str) -> list[Any]:
-    return settings_now()
 
 
 def _failure(error: BaseException, folder: Path, said: str) -> Failure:
