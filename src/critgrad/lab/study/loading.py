@@ -16,6 +16,7 @@ from types import CodeType, ModuleType
 
 _NOT_OURS = ("site-packages", "dist-packages", "__pycache__", "node_modules")
 _LAB = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+_IMPORTED = (".py", *EXTENSION_SUFFIXES)
 _KEPT = ("critgrad", "torch", "numpy")  # never imported a second time
 
 _session: tuple[str, str] | None = None
@@ -33,7 +34,7 @@ def _find_from_source(path: str) -> FileFinder:
     """For ``sys.path_hooks``: how modules of a study's folder are found."""
     if _session is None or not os.path.join(path, "").startswith(os.path.join(_session[0], "")):
         raise ImportError("not a folder of the study")
-    if any(part in _NOT_OURS for part in Path(path).parts):
+    if is_installed(path):
         raise ImportError("an installed package")
     return FileFinder(path, (ExtensionFileLoader, EXTENSION_SUFFIXES), (_FromSource, SOURCE_SUFFIXES))
 
@@ -46,7 +47,7 @@ class UserCodeError(ImportError):
 
 
 def python_files(folder: Path) -> Iterator[Path]:
-    """All Python files under a folder, behind links too, without hidden folders and installed packages."""
+    """All that Python can import under a folder, behind links too, without hidden folders and installed packages."""
     been: set[str] = set()
     for where, folders, names in os.walk(folder, followlinks=True):
         been.add(os.path.realpath(where))
@@ -57,7 +58,7 @@ def python_files(folder: Path) -> Iterator[Path]:
             and name not in _NOT_OURS
             and not (os.path.islink(path := os.path.join(where, name)) and os.path.realpath(path) in been)
         )
-        found = (Path(where, name) for name in sorted(names) if name.endswith(".py"))
+        found = (Path(where, name) for name in sorted(names) if name.endswith(_IMPORTED))
         yield from filter(Path.is_file, found)  # an editor's lock is a link to nowhere
 
 
@@ -127,7 +128,12 @@ def _lies_under(module: ModuleType, folder: str) -> bool:
     file = getattr(module, "__file__", None)
     if not isinstance(file, str) or not os.path.abspath(file).startswith(os.path.join(folder, "")):
         return False
-    return not any(part in _NOT_OURS for part in Path(file).parts)
+    return not is_installed(file)
+
+
+def is_installed(file: str) -> bool:
+    """Whether a file belongs to a package that was installed, and is not edited where it lies."""
+    return any(part in _NOT_OURS for part in Path(file).parts)
 
 
 def use_folder(folder: Path) -> None:

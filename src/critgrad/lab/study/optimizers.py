@@ -17,7 +17,7 @@ from ..errors import LabError
 from ..train.optimizers import recipe_of
 from ..train.optimizers import settled as settled_recipe
 from .axes import names_of_options, settled
-from .loading import UserCodeError, file_under, hash_of, module_of, python_files
+from .loading import UserCodeError, file_under, hash_of, is_installed, module_of, python_files
 
 EXPECTED = "'module:name', 'file.py:name', or a name of `critgrad optimizers`"
 
@@ -81,7 +81,7 @@ def maker_of(text: str, folder: Path) -> Maker:
             return settled_recipe(recipe, values, params)
 
         known = None if options is None else frozenset(options | more)
-        return Maker(text, make, {**defaults, **recipe.defaults}, known, packages=_packages(recipe.make, folder))
+        return Maker(text, make, {**defaults, **recipe.defaults}, known, packages=_packages(recipe.make, folder, "torch"))
     if not place or not name.isidentifier():
         raise LabError(f"{text!r}, expected {EXPECTED}")
     if place.endswith(".py") and file_under(folder, place) is None:
@@ -115,7 +115,7 @@ def _takes(make: Callable[..., Any]) -> tuple[set[str] | None, dict[str, Any]]:
 
 
 def _packages(make: Callable[..., Any], folder: Path, *more: str) -> str:
-    """``schedulefree 1.4, torch 2.13``: what an optimizer is made of; files without a version by their hash.
+    """``schedulefree 1.4, torch 2.13``: what an optimizer is made of; files that are edited where they lie by their hash, too.
 
     ``more``: a function does not tell of what the optimizer is that it makes.
     """
@@ -129,20 +129,21 @@ def _packages(make: Callable[..., Any], folder: Path, *more: str) -> str:
 def _package(module: str, folder: Path) -> str:
     top = module.split(".")[0]
     file = getattr(sys.modules.get(module), "__file__", None)
-    if _is_under(file, folder) and "site-packages" not in str(file):
+    if _is_under(file, folder) and not is_installed(str(file)):
         return ""  # the hash of the folder's files has it
     if top in sys.stdlib_module_names:
         return ""
     try:
-        return f"{top} {importlib.metadata.version(top)}"
+        version = importlib.metadata.version(top)
     except importlib.metadata.PackageNotFoundError:
         version = getattr(sys.modules.get(top), "__version__", None)
-    if version is not None:
-        return f"{top} {version}"
-    root = next(iter(getattr(sys.modules.get(top), "__path__", ())), None)
-    if root is not None:
-        return f"{top} {hash_of(python_files(Path(root)), Path(root))}"
-    return f"{top} {hash_of([Path(file)], Path(file).parent)}" if file else top
+    found = [top] if version is None else [top, str(version)]
+    # A package that is developed ("pip install -e") is edited under one version. Ours says which it is by its own.
+    if file and top != "critgrad" and (version is None or not is_installed(file)):
+        root = next(iter(getattr(sys.modules.get(top), "__path__", ())), None)
+        files, where = ([Path(file)], Path(file).parent) if root is None else (python_files(Path(root)), Path(root))
+        found.append(hash_of(files, where))
+    return " ".join(found)
 
 
 def _is_under(file: str | None, folder: Path) -> bool:
