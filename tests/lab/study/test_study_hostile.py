@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, and look
 
 # An "optimizer" whose option says what happens when it is made.
 HOSTILE = """
-import os, random, signal, sys, time
+import gc, os, random, signal, sys, time
 import numpy as np
 import torch
 
@@ -76,6 +76,10 @@ def changes():
     torch.set_autocast_enabled("cpu", True)
     np.seterr(all="raise")
     sys.setrecursionlimit(200)
+    gc.disable()
+    os.umask(0o777)
+    torch.backends.cuda.enable_math_sdp(False)
+    torch.nn.modules.module.register_module_forward_hook(lambda module, given, found: found * 2)
     raise ValueError("after changes")
 
 def reseeds():
@@ -97,6 +101,11 @@ def looks():
     assert torch.tensor(1e-40).mul(1.0).item() > 0
     assert np.geterr()["over"] == "warn"
     assert sys.getrecursionlimit() > 200
+    assert gc.isenabled()
+    leave("written")
+    assert os.stat("written").st_mode & 0o600
+    assert torch.backends.cuda.math_sdp_enabled()
+    assert not torch.nn.modules.module._global_forward_hooks
     assert not sys.stdout.closed
     assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
     leave("pids")
@@ -184,12 +193,12 @@ def test_one_runs_mischief_is_not_seen_by_the_next(tmp_path: Path, capfd: pytest
     answer, events = hostile(tmp_path, *kinds, "exits", "interrupts", "good9")
     found = untrained(answer)
     assert {name: why for name, why in found.items() if why} == {
-        "changes": "ValueError: after changes (mine.py, line 55)",
-        "odd": "ValueError: ? (mine.py, line 95)",
-        "own": "Own: (its text raises ValueError) (mine.py, line 102)",
+        "changes": "ValueError: after changes (mine.py, line 59)",
+        "odd": "ValueError: ? (mine.py, line 104)",
+        "own": "Own: (its text raises ValueError) (mine.py, line 111)",
         "raises": "ValueError: on purpose (mine.py, line 37)",
-        "exits": "SystemExit: 5 (mine.py, line 81)",
-        "interrupts": "KeyboardInterrupt:  (mine.py, line 84)",
+        "exits": "SystemExit: 5 (mine.py, line 90)",
+        "interrupts": "KeyboardInterrupt:  (mine.py, line 93)",
     }
     # Whatever happened between them, the same seeds give the same numbers; reseeding in a run does not change others.
     assert answer.arms["good"].replicates[0].value == answer.arms["good9"].replicates[0].value
