@@ -132,7 +132,7 @@ def _worst(plan: StudyPlan, numbers: Sequence[int], runs: Mapping[str, Run]) -> 
     if not values:
         searched = [runs[trial.key] for n in numbers for arm in plan.study.arms for _, trial in plan.searched(arm, n)]
         why = next((run.failed for run in (*searched, *reported) if run.failed), "no value")
-        raise LabError(f"No run of the study gave a value; the first ended with: {why}")
+        raise LabError(f"No run of the study gave a value (--retry makes them once more); the first ended with: {why}")
     return max(values) if plan.study.direction == "min" else min(values)
 
 

@@ -17,7 +17,7 @@ from ..errors import LabError
 from ..train.optimizers import recipe_of
 from ..train.optimizers import settled as settled_recipe
 from .axes import names_of_options, settled
-from .loading import UserCodeError, file_under, hash_of, is_installed, module_of, python_files
+from .loading import UserCodeError, file_under, hash_of, is_installed, module_of, python_files, told
 
 EXPECTED = "'module:name', 'file.py:name', or a name of `critgrad optimizers`"
 
@@ -57,16 +57,23 @@ class Maker:
             raise LabError(f"{self.text} needs {', '.join(sorted(missing))}, expected under fixed or search")
 
     def try_values(self, values: Mapping[str, Any]) -> None:
-        """Refuse values with a place that is not there; where it does not say what it takes, try."""
+        """Refuse values with a place that is not there; of ours, those that it does not take; else names, if it takes any."""
         settled(values, self.defaults)
-        if self.options is None:
-            try:
-                self.build([torch.nn.Parameter(torch.zeros(2, 2))], values)
-            except TypeError as error:
-                if "unexpected keyword argument" in str(error):
-                    raise LabError(f"{self.text}: {error}") from None
-            except Exception:  # it may want parameters of other kinds: that is for its runs to show
-                return
+        ours = ":" not in self.text
+        if self.options is not None and not ours:
+            return
+        weight = torch.nn.Parameter(torch.zeros(2, 2))
+        try:
+            made = self.build([weight], values)
+            if ours:
+                weight.grad = torch.ones_like(weight)
+                getattr(made, "train", lambda: None)()
+                made.step()
+        except LabError:
+            raise
+        except Exception as error:  # somebody's own may want parameters of other kinds: that is for its runs to show
+            if ours or (isinstance(error, TypeError) and "unexpected keyword argument" in str(error)):
+                raise LabError(f"{self.text}: {told(error) if ours else error}") from None
 
 
 def maker_of(text: str, folder: Path) -> Maker:
