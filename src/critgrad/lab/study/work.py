@@ -44,6 +44,7 @@ _CHANGED = (
 
 _T = TypeVar("_T")
 _device = torch.device("cpu")
+_prepared: set[tuple[str, str]] = set()
 
 
 def device() -> torch.device:
@@ -65,6 +66,17 @@ def rehearse(
         return Result(summary={"run_seconds": task.rehearse(order)})
 
     return [_guarded(trial, device, run) for trial in trials]
+
+
+def _prepare(trials: Sequence[StudyTrial], device: str) -> None:
+    """Import what runs need, before their time counts; what goes wrong there is theirs to tell."""
+    for trial in trials:
+        if (trial.optimizer, trial.session) not in _prepared:
+            _prepared.add((trial.optimizer, trial.session))
+            _guarded(trial, device, lambda *_: Result())
+
+
+work.prepare = rehearse.prepare = _prepare  # type: ignore[attr-defined]
 
 
 def _guarded(trial: Trial, device: str, run: Callable[[StudyTask, Order], Result]) -> Result | Failure:
