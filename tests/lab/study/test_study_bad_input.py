@@ -296,10 +296,12 @@ def test_a_built_in_task_without_its_data_is_one_line(tmp_path: Path, monkeypatc
     monkeypatch.setenv("CRITGRAD_DATA", str(tmp_path / "nothing"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "nothing"))
     monkeypatch.setenv("CRITGRAD_OFFLINE", "1")
-    refused(write(tmp_path, file=BUILT_IN.replace("digits-mlp@tiny", "wikitext2-lstm")), ["task: ", "Missing data file"])
+    refused(
+        write(tmp_path, file=BUILT_IN.replace("digits-mlp@tiny", "wikitext2-lstm")), ["task: ", "Missing data file"]
+    )
 
 
-@pytest.mark.parametrize(("setting", "word"), [("dtype = 'float99'", "float99"), ("hidden = 1000000000000", "memory")])
+@pytest.mark.parametrize("setting, word", [("dtype = 'float99'", "float99"), ("hidden = 1000000000000", "memory")])
 def test_a_built_in_task_whose_settings_make_no_model_is_one_line(setting: str, word: str, tmp_path: Path) -> None:
     file = BUILT_IN.replace("seed = 7", f"seed = 7\nsettings = {{ {setting} }}")
     refused(write(tmp_path, file=file), ["task: digits-mlp@tiny", word])

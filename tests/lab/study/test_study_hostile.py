@@ -347,7 +347,9 @@ def seen_by_runs(folder: Path, *files: str) -> set[str]:
     """In a process that gets the arms in this order."""
     torch.rand(1), random.random(), np.random.rand()  # the caller has drawn, too
     tables = [f'[arms.{name}]\noptimizer = "{name}.py:Mine"\n' for name in files]
-    path = write(folder, DRAWS + SEEN, FILE[: FILE.index("[arms.sgd]")] + "".join(tables), bare=BARE, one=USES, two=USES)
+    path = write(
+        folder, DRAWS + SEEN, FILE[: FILE.index("[arms.sgd]")] + "".join(tables), bare=BARE, one=USES, two=USES
+    )
     (folder / "deep").mkdir()
     (folder / "deep" / "helper.py").write_text(DRAWS + "torch.set_default_dtype(torch.float64)\n")
     run(path)

@@ -131,7 +131,9 @@ class BuiltInTask:
         except LabError as error:
             raise LabError(f"{self.name}: {error}") from None
         except Exception as error:
-            raise LabError(f"{self.name} cannot be built with settings {listed(self.settings)}: {told(error)}") from None
+            raise LabError(
+                f"{self.name} cannot be built with settings {listed(self.settings)}: {told(error)}"
+            ) from None
 
     def run(self, order: Order) -> Result:
         """Train as `critgrad train` does, with the arm's optimizer."""
@@ -155,8 +157,7 @@ class BuiltInTask:
         short = {"epochs": 1, "epoch_steps": REHEARSED_STEPS}
         self._train(order, short)  # data, kernels
         summary = self._train(order, short).summary
-        settings = tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in self.settings.items())
-        problem = lab_loop.cached_problem(self.name, settings, order.device)
+        problem = lab_loop.problem_for(Trial(self.name, "", settings=self.settings), order.device)
         step = summary["train_seconds"] / summary["steps"]
         around = (summary["run_seconds"] - summary["train_seconds"]) / 2
         return around + order.epochs * (around + problem.steps * step)

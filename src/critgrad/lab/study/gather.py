@@ -61,7 +61,7 @@ def answer_of(
 
     study = plan.study
     numbers = [n for n in range(1, study.replicates + 1) if not any(True for _ in plan.wanted(n, runs))]
-    initial = _initial(plan, numbers, runs)
+    initial = _mean([_initial_of(plan, number, runs) for number in numbers])
     said = [*notes]
     if numbers and not math.isfinite(initial):
         initial = _worst(plan, numbers, runs)
@@ -94,11 +94,6 @@ def answer_of(
         notes=tuple(said),
         provenance=origin,
     )
-
-
-def _initial(plan: StudyPlan, numbers: Sequence[int], runs: Mapping[str, Run]) -> float:
-    """The value before training, mean over the replicates that have one."""
-    return _mean([_initial_of(plan, number, runs) for number in numbers])
 
 
 def _initial_of(plan: StudyPlan, number: int, runs: Mapping[str, Run]) -> float:
@@ -147,13 +142,12 @@ def _replicate(plan: StudyPlan, arm: str, number: int, runs: Mapping[str, Run], 
         why = f"{points} failed: {trials[0].failed}"
         return Replicate(number, trials, {}, (), math.nan, initial, why)
     reports = tuple(_at(run, chosen) for run in _reported(plan, arm, number, runs))
-    counted = [
-        _counted(run, _first_finite(run.initial, _initial_of(plan, number, runs), initial), initial, study.direction)
-        for run in reports
-    ]
+    own = _initial_of(plan, number, runs)
+    starts = [next(filter(math.isfinite, (run.initial, own, initial)), math.nan) for run in reports]
+    counted = [_counted(run, start, initial, study.direction) for run, start in zip(reports, starts)]
     reasons = [reason for _, reason in counted]
     value = fmean(value for value, _ in counted)
-    valid = best.valid if best is not None else _mean_or_nan([run.valid for run in reports])
+    valid = best.valid if best is not None else fmean(run.valid for run in reports)
     told = [reason for reason in dict.fromkeys(reasons) if reason]
     return Replicate(number, trials, chosen, reports, valid, value, "; ".join(told[:_FEW]))
 
@@ -167,14 +161,6 @@ def _counted(run: Run, start: float, initial: float, direction: str) -> tuple[fl
         return initial, run.failed
     worse = run.test > start if direction == "min" else run.test < start
     return (start, "worse than no training") if worse else (run.test, "")
-
-
-def _first_finite(*values: float) -> float:
-    return next((value for value in values if math.isfinite(value)), math.nan)
-
-
-def _mean_or_nan(values: Sequence[float]) -> float:
-    return fmean(values) if all(map(math.isfinite, values)) else math.nan
 
 
 def _at(run: Run, point: Mapping[str, Any]) -> Run:

@@ -115,7 +115,9 @@ def set_modules(folder: str, modules: Mapping[str, ModuleType]) -> None:
     """Let these modules of a folder be imported, and no others: what is imported a second time acts a second time."""
     for name, module in {**modules_of(folder), **modules}.items():
         package, _, last = name.rpartition(".")
-        inside = vars(sys.modules[package]) if package in sys.modules else {}  # ``from package import last`` looks there
+        inside = (
+            vars(sys.modules[package]) if package in sys.modules else {}
+        )  # ``from package import last`` looks there
         if name in modules:
             sys.modules[name] = module
             inside.update({last: module} if package else {})

@@ -87,8 +87,10 @@ def maker_of(text: str, folder: Path) -> Maker:
         def make(params: Any, **values: Any) -> Any:
             return settled_recipe(recipe, values, params)
 
-        known = None if options is None else frozenset(options | more)
-        return Maker(text, make, {**defaults, **recipe.defaults}, known, packages=_packages(recipe.make, folder, "torch"))
+        known = None if options is None else options | more
+        return Maker(
+            text, make, {**defaults, **recipe.defaults}, known, packages=_packages(recipe.make, folder, "torch")
+        )
     if not place or not name.isidentifier():
         raise LabError(f"{text!r}, expected {EXPECTED}")
     if place.endswith(".py") and file_under(folder, place) is None:
@@ -102,12 +104,11 @@ def maker_of(text: str, folder: Path) -> Maker:
         raise LabError(f"{place} has no class or function {name!r}")
     options, defaults = _takes(found)
     local = _is_under(getattr(module, "__file__", None), folder)
-    taken = None if options is None else frozenset(options)
-    needed = tuple((options or set()) - set(defaults))
-    return Maker(text, found, defaults, taken, needed, _packages(found, folder, "torch"), local)
+    needed = tuple((options or frozenset()) - set(defaults))
+    return Maker(text, found, defaults, options, needed, _packages(found, folder, "torch"), local)
 
 
-def _takes(make: Callable[..., Any]) -> tuple[set[str] | None, dict[str, Any]]:
+def _takes(make: Callable[..., Any]) -> tuple[frozenset[str] | None, dict[str, Any]]:
     """The options that a class or function names (``None``: it takes any), and their defaults."""
     try:
         parameters = [*inspect.signature(make).parameters.values()]
@@ -118,7 +119,7 @@ def _takes(make: Callable[..., Any]) -> tuple[set[str] | None, dict[str, Any]]:
         named = named[1:]  # the parameters to be trained
     defaults = {p.name: p.default for p in named if p.default is not p.empty}
     any_name = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    return None if any_name else {p.name for p in named}, defaults
+    return None if any_name else frozenset(p.name for p in named), defaults
 
 
 def _packages(make: Callable[..., Any], folder: Path, *more: str) -> str:
@@ -140,6 +141,7 @@ def _package(module: str, folder: Path) -> str:
         return ""  # the hash of the folder's files has it
     if top in sys.stdlib_module_names:
         return ""
+    version: Any
     try:
         version = importlib.metadata.version(top)
     except importlib.metadata.PackageNotFoundError:

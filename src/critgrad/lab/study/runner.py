@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -145,7 +145,7 @@ def run(
             lost = book.failed(runs)
             runs = {key: run for key, run in runs.items() if key not in lost}
         queue = Queue(plan, runs, None if minutes is None else 60 * minutes)
-        rounds = Rounds(sum(plan.remaining(number, runs) for number in range(1, study.replicates + 1)))
+        rounds = Rounds(sum(plan.remaining(number, runs).total() for number in range(1, study.replicates + 1)))
 
         def on_each(event: Event) -> None:
             if event.trial is not None and event.kind in ("done", "failed"):
@@ -173,7 +173,7 @@ def run(
             on_event(Event("end", rounds.end(outcome.interrupted), text=outcome.text))
         if outcome.interrupted:
             raise KeyboardInterrupt
-        origin = {**origin_of(prepared.device), **_origin(plan, file)}
+        origin = {**origin_of(prepared.device), "ledger": file.name, "surroundings": dict(plan.around)}
         answer = answer_of(plan, queue.runs, _replanned(plan, book), origin)
         if answer.final:
             _note_verdict(plan, book)
@@ -202,10 +202,6 @@ def _made(event: Event) -> Run:
     if event.kind == "failed" or event.result is None:
         return run_of(event.trial.key, event.trial.seed, {}, {}, event.text)
     return run_of(event.trial.key, event.trial.seed, event.result.summary, event.result.curves)
-
-
-def _origin(plan: StudyPlan, ledger: Path) -> dict[str, Any]:
-    return {"ledger": ledger.name, "surroundings": dict(plan.around)}
 
 
 # -- what a ledger remembers of a study --------------------------------------------------------------------------------
@@ -261,15 +257,9 @@ def report(path: str | Path, *, ledger: str | Path | None = None) -> Answer:
         if around["code"] and around["code"] != hash_of(python_files(study.folder), study.folder):
             notes.append("The Python files have changed since these runs were made.")
         rows = known_runs(book)
-        machine = _machine(book)
-    return answer_of(plan, rows, notes, {**machine, **_origin(plan, file)})
-
-
-def _machine(book: Ledger) -> dict[str, Any]:
-    """Where the last run of a ledger was made."""
-    keys = book.keys()
-    row = book.row(keys[-1]) if keys else None
-    return {} if row is None else dict(row.provenance)
+        last = book.row(book.keys()[-1]) if rows else None
+    machine = {} if last is None else last.provenance
+    return answer_of(plan, rows, notes, {**machine, "ledger": file.name, "surroundings": dict(plan.around)})
 
 
 @dataclass(frozen=True)
@@ -279,7 +269,6 @@ class Checked:
     study: StudyFile
     device: str
     seconds: Mapping[str, float]
-    known: int
     remaining: int
     replicates: int  # that are whole
     lines: tuple[str, ...]
@@ -298,34 +287,18 @@ def check(path: str | Path, *, ledger: str | Path | None = None, device: str = "
     if file.exists():
         with Ledger.open(file) as book:
             runs = known_runs(book)
-    numbers = range(1, study.replicates + 1)
-    left = {number: plan.remaining(number, runs) for number in numbers}
-    whole = sum(not count for count in left.values())
+    left = [plan.remaining(number, runs) for number in range(1, study.replicates + 1)]
+    whole = sum(not count for count in left)
     arms = answer_of(plan, runs).arms if whole else {}
-    by_arm = {
-        name: sum(seconds[name] for number in numbers for _ in _left(plan, name, number, runs)) for name in seconds
-    }
-    total = sum(left.values())
     return Checked(
         study,
         prepared.device,
         seconds,
-        sum(key in runs for key in _search_keys(plan)),
-        total,
+        sum(count.total() for count in left),
         whole,
         (*prepared.remarks, *plan_lines(arms, study.claims, study.direction, study.replicates)),
-        sum(by_arm.values()),
+        sum(seconds[name] * runs for count in left for name, runs in count.items()),
     )
-
-
-def _search_keys(plan: StudyPlan) -> set[str]:
-    numbers = range(1, plan.study.replicates + 1)
-    return {trial.key for number in numbers for arm in plan.study.arms for _, trial in plan.searched(arm, number)}
-
-
-def _left(plan: StudyPlan, arm: str, number: int, runs: Mapping[str, Run]) -> Sequence[int]:
-    wanted = [purpose for name, purpose, _ in plan.wanted(number, runs) if name == arm]
-    return range(len(wanted) + (plan.study.report_seeds if "search" in wanted else 0))
 
 
 def _rehearse(prepared: ReadyStudy) -> dict[str, float]:

@@ -16,20 +16,10 @@ import torch
 from ..run.results import Result
 from ..run.spec import StudyTrial, Trial
 from ..run.worker import Failure, Unusable
+from . import loading
 from .file import Schedule
 from .forms import data_files, load_task
 from .guard import guarded, reseed, set_to, settings_now
-from .loading import (
-    begin_session,
-    hash_now,
-    module_of,
-    modules_of,
-    place_of,
-    python_files,
-    set_modules,
-    told,
-    use_folder,
-)
 from .optimizers import Maker, maker_of
 from .task import Order, StudyTask
 
@@ -87,9 +77,9 @@ def _guarded(trial: Trial, device: str, run: Callable[[StudyTask, Order], Result
         _device = torch.device(device)
         torch.set_float32_matmul_precision(trial.settings.get("precision", "highest"))
         os.chdir(folder)
-        use_folder(folder)
+        loading.use_folder(folder)
         try:
-            begin_session(folder, trial.session)
+            loading.begin_session(folder, trial.session)
             outcome: Result | Failure = run(*_order(trial, folder, device))
         except BaseException as error:
             # In a worker no Ctrl-C arrives: there the code itself has raised it.
@@ -102,12 +92,9 @@ def _guarded(trial: Trial, device: str, run: Callable[[StudyTask, Order], Result
 def _is_as_its_key_says(trial: StudyTrial, folder: Path) -> bool:
     """Whether the files are still those of the key; after the run, since a worker may import them at any time in it."""
     try:
-        now = {"code": lambda: python_files(folder), "data": lambda: data_files(trial.task, folder)}
-        return all(
-            hash_now(files(), folder) == trial.settings.get(name)
-            for name, files in now.items()
-            if name in trial.settings
-        )
+        now = {"code": lambda: loading.python_files(folder), "data": lambda: data_files(trial.task, folder)}
+        asked = {name: trial.settings[name] for name in now if name in trial.settings}
+        return all(loading.hash_now(now[name](), folder) == known for name, known in asked.items())
     except (OSError, ValueError):  # one has gone, or the task cannot be imported any more
         return False
 
@@ -125,7 +112,7 @@ def _order(trial: StudyTrial, folder: Path, device: str) -> tuple[StudyTask, Ord
     set_to(settled)
     _, settled, modules = _file(place, folder, base)
     set_to(settled)
-    set_modules(str(folder), modules)
+    loading.set_modules(str(folder), modules)
     maker = _maker(trial.optimizer, folder, trial.session)
     order = Order(
         maker,
@@ -149,9 +136,9 @@ _Loaded = tuple[_T, "list[Any]", "Mapping[str, ModuleType]"]
 
 def _loaded(load: Callable[[], _T], folder: Path, modules: Mapping[str, ModuleType]) -> _Loaded[_T]:
     """What comes of an import in a process that has these modules: it, and the settings and modules after it."""
-    set_modules(str(folder), modules)
+    loading.set_modules(str(folder), modules)
     reseed(0, "import")
-    return load(), settings_now(), modules_of(str(folder))
+    return load(), settings_now(), loading.modules_of(str(folder))
 
 
 @lru_cache(maxsize=8)
@@ -161,7 +148,7 @@ def _task(task: str, folder: Path, settings: tuple[tuple[str, Any], ...], sessio
 
 @lru_cache(maxsize=64)
 def _file(place: str, folder: Path, base: tuple[Any, ...]) -> _Loaded[ModuleType | None]:
-    return _loaded(lambda: module_of(place, folder) if place else None, folder, _task(*base)[2])
+    return _loaded(lambda: loading.module_of(place, folder) if place else None, folder, _task(*base)[2])
 
 
 @lru_cache(maxsize=64)
@@ -173,5 +160,5 @@ def _failure(error: BaseException, folder: Path, said: str) -> Failure:
     """The traceback, what was printed last, and in the last line what was raised and where."""
     trace = "".join(traceback.format_exception(error)).rstrip()
     printed = f"\nprinted last:\n{said.rstrip()}" if said.strip() else ""
-    text = f"{trace}{printed}\n{told(error)}{place_of(error, folder)}"
+    text = f"{trace}{printed}\n{loading.told(error)}{loading.place_of(error, folder)}"
     return Failure(text.encode(errors="replace").decode())
