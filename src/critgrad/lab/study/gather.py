@@ -147,7 +147,8 @@ def _replicate(plan: StudyPlan, arm: str, number: int, runs: Mapping[str, Run], 
     counted = [_counted(run, start, initial, study.direction) for run, start in zip(reports, starts)]
     reasons = [reason for _, reason in counted]
     value = fmean(value for value, _ in counted)
-    valid = best.valid if best is not None else fmean(run.valid for run in reports)
+    valids = [best.valid] if best is not None else [run.valid for run in reports]
+    valid = fmean(valids) if all(map(math.isfinite, valids)) else math.nan  # the one that is equal to itself in tuples
     told = [reason for reason in dict.fromkeys(reasons) if reason]
     return Replicate(number, trials, chosen, reports, valid, value, "; ".join(told[:_FEW]))
 
