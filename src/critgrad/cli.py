@@ -58,8 +58,6 @@ STUDY = {
     "run": "Run what is missing, give the verdict and write report.html; goes on after any kill.",
     "report": "Give the verdict of what has been run, and write report.html again.",
 }
-# Earlier names: they work for one release more, and say what they are called now.
-RENAMED = {"prepare": "data prepare"}
 
 _HEAD = """A memory of critical gradients for any PyTorch optimizer, and the lab that tests it.
 
@@ -103,8 +101,6 @@ def parser() -> ArgumentParser:
     of_study = made["study"].add_subparsers(dest="what", metavar="COMMAND", required=True)
     for name, text in STUDY.items():
         _study(of_study.add_parser(name, help=text, description=text, allow_abbrev=False), name)
-    for name, new in RENAMED.items():
-        _data(commands.add_parser(name, description=f"The same as {new}.", allow_abbrev=False), "prepare")
     return top
 
 
@@ -390,9 +386,6 @@ def _run(args: Namespace) -> int:
     from critgrad.lab import commands as lab
     from critgrad.paper import command_line as paper
 
-    if args.command in RENAMED:
-        print(f"Note: {args.command} is called {RENAMED[args.command]} now", file=sys.stderr)
-        return lab.data_prepare(args)
     if args.command == "data":
         return {
             "list": lab.data_list,

@@ -1,17 +1,10 @@
-"""Imports go one way: the command line, the paper's study, the lab, the library. And earlier names still work."""
+"""Imports go one way: the command line, the paper's study, the lab, the library."""
 
 from __future__ import annotations
 
 import ast
-import importlib
 import importlib.util
-import subprocess
-import sys
 from pathlib import Path
-
-import pytest
-
-from critgrad.lab import moved
 
 SOURCE = Path(__file__).parents[2] / "src"
 # Lowest first: each may import those below it, and itself.
@@ -77,35 +70,6 @@ def test_packages_of_the_paper_do_not_import_one_another_in_a_circle() -> None:
         return seen
 
     assert [name for name in sorted(known) if name in reach(name)] == []
-
-
-@pytest.mark.parametrize("old", sorted(moved.MOVED))
-def test_an_earlier_name_gives_the_module_and_says_so(old: str) -> None:
-    target = importlib.import_module(moved.MOVED[old])
-    before = target.__spec__
-    for name in [name for name in sys.modules if name == old or name.startswith(old + ".")]:
-        del sys.modules[name]
-    with pytest.warns(DeprecationWarning, match="now"):
-        assert importlib.import_module(old) is target
-    assert target.__spec__ is before
-
-
-def test_a_part_of_a_package_of_an_earlier_name_is_the_same_module() -> None:
-    script = (
-        "import critgrad.lab.executors.local as old, critgrad.lab.run.executors.local as new\n"
-        "from critgrad.lab.protocol.tracks import Fair as one\n"
-        "from critgrad.paper.protocol.tracks import Fair as other\n"
-        "assert old is new and one is other\n"
-    )
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def test_the_results_page_is_still_written_by_its_earlier_name() -> None:
-    command = [sys.executable, "-W", "ignore", "-m", "critgrad.lab.results_page", "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "--out" in done.stdout
 
 
 def test_a_class_name_means_one_thing() -> None:

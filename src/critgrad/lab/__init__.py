@@ -3,7 +3,3 @@
 The lab uses the public API as any user would, and knows nothing of the paper's study (``critgrad.paper``), which stands on
 top of it. It needs numpy, which the library itself does not: ``pip install critgrad[lab]``.
 """
-
-from .moved import install
-
-install()

@@ -64,12 +64,6 @@ def test_sweep_analyze_merge_prepare(cli, run, monkeypatch):
     assert run("data", "prepare", "digits-mlp@tiny", "--out", "here").out.strip().endswith("digits@tiny.npz")
 
 
-def test_a_command_that_was_renamed_works_and_says_its_name(run):
-    said = run("prepare", "digits-mlp@tiny", "--out", "here")
-    assert said.out.strip().endswith("digits@tiny.npz")
-    assert said.err == "Note: prepare is called data prepare now\n"
-
-
 @pytest.mark.parametrize(
     "words, said",
     [
@@ -119,7 +113,7 @@ def test_the_run_path_needs_torch_numpy_and_the_standard_library_alone(cli):
         ),
         ("analyze", "convex", "covtype-logreg@tiny", "--seeds", 1, "--set", "epochs=1", "--executor", "inline"),
         ("merge", "all.db", "one.db", "bank.db"),
-        ("prepare", "ptb@tiny", "--out", "here"),
+        ("data", "prepare", "ptb@tiny", "--out", "here"),
     )
     # One process, one command after the other: starting Python costs more than the runs.
     calls = "\n".join(f"assert main({[str(word) for word in command]!r}) == 0" for command in words)

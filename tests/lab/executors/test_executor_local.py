@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -50,8 +51,31 @@ def test_calls_errors_and_deaths_each_get_their_own_answer(tmp_path: Path) -> No
         assert len(large.result(60)) == 5_000_000
         assert "pickle" in str(unpicklable.exception(60))
         assert once.worker.startswith("process ")
-        pids = pool.pids
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert not multiprocessing.active_children()
+
+
+def start_another(log: Path, then: str) -> None:
+    log.write_text(str(subprocess.Popen(["sleep", "600"]).pid))
+    if then == "crashes":
+        os.abort()
+    time.sleep(600)
+
+
+@pytest.mark.parametrize("then", ["hangs", "is closed", "crashes"])
+def test_a_worker_that_is_ended_takes_along_what_it_has_started(then: str, tmp_path: Path) -> None:
+    log, pool = tmp_path / "log", LocalPool(1)
+    pool.limit(1.0 if then == "hangs" else None)
+    future = pool.submit(start_another, log, then)
+    while not (log.exists() and log.read_text()):
+        wait([future], timeout=0.01)
+    pid = int(log.read_text())
+    if then != "is closed":
+        assert future.exception(60)
+    pool.shutdown(cancel_futures=True)
+    end = time.monotonic() + 60
+    while Path(f"/proc/{pid}/exe").exists():  # not of one that has ended, and that nobody has waited for
+        assert time.monotonic() < end
+        wait([future], timeout=0.01)
 
 
 def test_closing_now_ends_running_calls() -> None:

@@ -289,6 +289,42 @@ def test_a_page_that_cannot_be_written_beside_the_study_lies_beside_its_ledger(t
     assert (tmp_path / "runs" / "report.html").is_file()
 
 
+BUILT_IN = FILE.replace('"task.py"', '"digits-mlp@tiny"').replace('direction = "min"\n', "")
+
+
+def test_a_built_in_task_without_its_data_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CRITGRAD_DATA", str(tmp_path / "nothing"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "nothing"))
+    monkeypatch.setenv("CRITGRAD_OFFLINE", "1")
+    refused(
+        write(tmp_path, file=BUILT_IN.replace("digits-mlp@tiny", "wikitext2-lstm")), ["task: ", "Missing data file"]
+    )
+
+
+@pytest.mark.parametrize("setting, word", [("dtype = 'float99'", "float99"), ("hidden = 1000000000000", "memory")])
+def test_a_built_in_task_whose_settings_make_no_model_is_one_line(setting: str, word: str, tmp_path: Path) -> None:
+    file = BUILT_IN.replace("seed = 7", f"seed = 7\nsettings = {{ {setting} }}")
+    refused(write(tmp_path, file=file), ["task: digits-mlp@tiny", word])
+
+
+@pytest.mark.parametrize("option", ["betas = [0.9, 0.99]", "lr = -1.0"])
+def test_an_optimizer_of_the_labs_that_refuses_its_options_is_one_line(option: str, tmp_path: Path) -> None:
+    file = FILE.replace("torch.optim:SGD", "AdEMAMix").replace("momentum = 0.5", option)
+    file = file.replace('search = { lr = "log 1e-3 1e-1" }', "") if "lr" in option else file
+    refused(write(tmp_path, file=file), ["arms.sgd.optimizer: AdEMAMix: "])
+
+
+def test_a_report_of_a_task_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    path = write(tmp_path, file=BUILT_IN.replace("digits-mlp", "digit-mlp"))
+    one_line(*call("study", "report", path), ["task: ", "digit-mlp"])
+
+
+@pytest.mark.slow
+def test_a_task_that_kills_its_worker_is_one_line_of_check(tmp_path: Path) -> None:
+    path = write(tmp_path, PIECES.replace("    model = ", "    import os\n    os.abort()\n    model = "))
+    one_line(*call("study", "check", path), ["arms.sgd fails at its first steps", "workers died"])
+
+
 def test_a_report_of_an_arm_that_was_never_run_is_one_line(tmp_path: Path) -> None:
     path = write(tmp_path)
     assert call("study", "run", path, "--executor", "inline")[0] == 0

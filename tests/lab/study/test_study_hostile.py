@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from study_helpers import FILE, LOOP, PIECES, made, run, write
@@ -21,7 +23,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, and look
 
 # An "optimizer" whose option says what happens when it is made.
 HOSTILE = """
-import os, random, signal, sys, time
+import gc, os, random, signal, sys, time
 import numpy as np
 import torch
 
@@ -74,6 +76,10 @@ def changes():
     torch.set_autocast_enabled("cpu", True)
     np.seterr(all="raise")
     sys.setrecursionlimit(200)
+    gc.disable()
+    os.umask(0o777)
+    torch.backends.cuda.enable_math_sdp(False)
+    torch.nn.modules.module.register_module_forward_hook(lambda module, given, found: found * 2)
     raise ValueError("after changes")
 
 def reseeds():
@@ -95,6 +101,11 @@ def looks():
     assert torch.tensor(1e-40).mul(1.0).item() > 0
     assert np.geterr()["over"] == "warn"
     assert sys.getrecursionlimit() > 200
+    assert gc.isenabled()
+    leave("written")
+    assert os.stat("written").st_mode & 0o600
+    assert torch.backends.cuda.math_sdp_enabled()
+    assert not torch.nn.modules.module._global_forward_hooks
     assert not sys.stdout.closed
     assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
     leave("pids")
@@ -182,12 +193,12 @@ def test_one_runs_mischief_is_not_seen_by_the_next(tmp_path: Path, capfd: pytest
     answer, events = hostile(tmp_path, *kinds, "exits", "interrupts", "good9")
     found = untrained(answer)
     assert {name: why for name, why in found.items() if why} == {
-        "changes": "ValueError: after changes (mine.py, line 55)",
-        "odd": "ValueError: ? (mine.py, line 95)",
-        "own": "Own: (its text raises ValueError) (mine.py, line 102)",
+        "changes": "ValueError: after changes (mine.py, line 59)",
+        "odd": "ValueError: ? (mine.py, line 104)",
+        "own": "Own: (its text raises ValueError) (mine.py, line 111)",
         "raises": "ValueError: on purpose (mine.py, line 37)",
-        "exits": "SystemExit: 5 (mine.py, line 81)",
-        "interrupts": "KeyboardInterrupt:  (mine.py, line 84)",
+        "exits": "SystemExit: 5 (mine.py, line 90)",
+        "interrupts": "KeyboardInterrupt:  (mine.py, line 93)",
     }
     # Whatever happened between them, the same seeds give the same numbers; reseeding in a run does not change others.
     assert answer.arms["good"].replicates[0].value == answer.arms["good9"].replicates[0].value
@@ -252,8 +263,7 @@ def test_a_run_that_kills_its_worker_or_hangs_is_a_failed_run(tmp_path: Path) ->
     answer, _ = hostile(tmp_path, "good", "dies", "leaves", "hangs", "good2", trial_timeout=3.0)
     found = untrained(answer)
     assert "3 workers died while they ran this; the last with exit code -6" in found["leaves"]
-    for pid in (tmp_path / "left").read_text().split():
-        os.kill(int(pid), signal.SIGKILL)  # it is there: nobody has waited for it
+    assert not any(Path(f"/proc/{pid}/exe").exists() for pid in (tmp_path / "left").read_text().split())
     assert "3 workers died while they ran this; the last with exit code -9" in found["dies"]
     assert "it ran for more than 3 s and was ended" in found["hangs"]
     assert found["good2"] == ""
@@ -262,6 +272,14 @@ def test_a_run_that_kills_its_worker_or_hangs_is_a_failed_run(tmp_path: Path) ->
     again, count = made(tmp_path / "study.toml")
     assert count == 0  # neither is tried again
     assert again.arms == answer.arms
+
+
+@pytest.mark.slow
+def test_what_a_worker_imports_does_not_count_as_the_time_of_a_run(tmp_path: Path) -> None:
+    slow = "import time, torch\ntime.sleep(3)\nclass Mine(torch.optim.SGD):\n    pass\n"
+    file = FILE.replace("torch.optim:Adam", "slow.py:Mine").replace(', betas.0 = "one-minus 0.5 0.99"', "")
+    answer = run(write(tmp_path, file=file, slow=slow), executor="local", workers=1, trial_timeout=2.0)
+    assert [r.untrained for arm in answer.arms.values() for r in arm.replicates] == [""] * 4
 
 
 @pytest.mark.parametrize("line", ["sys.argv.append(pathlib.Path('x'))", "sys.argv = None", "sys.path = None"])
@@ -304,3 +322,42 @@ def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["True open"]
+
+
+# What a file does when it is imported, and what runs see of it.
+DRAWS = "import random, numpy, torch\nDRAWN = numpy.random.randint(10**9), random.random(), torch.rand(1).item()\n"
+SEEN = """
+def train(make_optimizer, seed, epochs, report):
+    made = make_optimizer([torch.nn.Parameter(torch.zeros(1))])
+    from deep import helper
+    with open("seen.txt", "a") as file:
+        print(made.file, DRAWN, helper.DRAWN, made.drawn, torch.get_default_dtype(), file=file)
+    report(1.0)
+"""
+USES = """
+import torch
+from deep.helper import DRAWN
+class Mine(torch.optim.SGD):
+    file, drawn = __name__, DRAWN
+"""
+BARE = "import torch\nclass Mine(torch.optim.SGD):\n    file, drawn = __name__, None\n"
+
+
+def seen_by_runs(folder: Path, *files: str) -> set[str]:
+    """In a process that gets the arms in this order."""
+    torch.rand(1), random.random(), np.random.rand()  # the caller has drawn, too
+    tables = [f'[arms.{name}]\noptimizer = "{name}.py:Mine"\n' for name in files]
+    path = write(
+        folder, DRAWS + SEEN, FILE[: FILE.index("[arms.sgd]")] + "".join(tables), bare=BARE, one=USES, two=USES
+    )
+    (folder / "deep").mkdir()
+    (folder / "deep" / "helper.py").write_text(DRAWS + "torch.set_default_dtype(torch.float64)\n")
+    run(path)
+    return set((folder / "seen.txt").read_text().splitlines())
+
+
+def test_what_files_do_when_they_are_imported_is_the_same_whichever_run_imports_them_first(tmp_path: Path) -> None:
+    seen = seen_by_runs(tmp_path / "a", "bare", "one", "two")
+    assert len(seen) == 4  # only `bare` imports the helper in its runs, each of which has a seed
+    assert all("float64" in line for line in seen)
+    assert seen_by_runs(tmp_path / "b", "two", "one", "bare") == seen

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from importlib import metadata
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from study_helpers import FILE, LOOP, PIECES, keys, made, run, write
 
 from critgrad.lab.errors import LabError
 from critgrad.lab.run.coordinator import Event
+from critgrad.lab.study.optimizers import maker_of
 from critgrad.lab.study.plan import StudyPlan
 from critgrad.lab.study.runner import prepare
 from critgrad.lab.tasks.models import lstm
@@ -43,6 +46,10 @@ def edit_optimizer(folder: Path) -> None:
     (folder / "mine.py").write_text(MINE + "# another\n")
 
 
+def edit_extension(folder: Path) -> None:
+    (folder / f"kernels{EXTENSION_SUFFIXES[0]}").write_bytes(b"another")
+
+
 def edit_data(folder: Path) -> None:
     (folder / "numbers.csv").write_text("3\n")
 
@@ -71,6 +78,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "helper.py").write_text("x = 1\n")
     (tmp_path / "numbers.csv").write_text("1 2\n")
+    (tmp_path / f"kernels{EXTENSION_SUFFIXES[0]}").write_bytes(b"one")
     return tmp_path
 
 
@@ -79,6 +87,7 @@ CHANGES: dict[str, Callable[[Path], None]] = {
     "a module that nobody has imported yet": edit_helper,
     "a new file": add_file,
     "the optimizer's file": edit_optimizer,
+    "a compiled module": edit_extension,
     "data that the task names": edit_data,
     "epochs": in_file("epochs = 2", "epochs = 3"),
     "direction": in_file('"min"', '"max"'),
@@ -145,7 +154,7 @@ def test_an_arm_has_keys_of_its_own_options_alone(folder: Path) -> None:
     assert not set(after["sgd"]) & set(before["sgd"])
 
 
-@pytest.mark.parametrize("named", ["version", "file"])
+@pytest.mark.parametrize("named", ["version", "file", "edit"])
 def test_another_version_of_the_optimizers_package_changes_the_key(
     named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,7 +164,9 @@ def test_another_version_of_the_optimizers_package_changes_the_key(
     path = write(tmp_path / "study", file=OWN.replace("mine.py:", f"somebodys_{named}:"))
     found = []
     for version in ("1.0", "1.1"):
-        line = f"__version__ = '{version}'\n" if named == "version" else f"# {version}\n"
+        line = f"# {version}\n"
+        if named != "file":  # a package that is developed is edited under one version
+            line += f"__version__ = '{'1.0' if named == 'edit' else version}'\n"
         (package / "__init__.py").write_text(line + MINE)
         monkeypatch.delitem(__import__("sys").modules, f"somebodys_{named}", raising=False)
         __import__("importlib").invalidate_caches()
@@ -195,6 +206,11 @@ def test_torchs_version_is_that_of_its_optimizers(mine: str, folder: Path, monke
     after = keys_of(folder / "study.toml")
     for arm in before:
         assert not set(before[arm]) & set(after[arm])
+
+
+@pytest.mark.parametrize("name", ["AdEMAMix", "Cautious", "GrokFast", "MARS"])
+def test_torchs_version_is_that_of_the_labs_functions_that_make_its_optimizers(name: str, tmp_path: Path) -> None:
+    assert f"torch {metadata.version('torch')}" in maker_of(name, tmp_path).packages.split(", ")
 
 
 def test_another_kind_of_device_changes_the_key_and_another_of_the_same_kind_does_not(folder: Path) -> None:

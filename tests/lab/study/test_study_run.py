@@ -172,6 +172,7 @@ def test_a_study_in_which_nothing_works_says_why(tmp_path: Path) -> None:
     code, _, err = call("study", "run", path, "--executor", "inline")
     assert code == 1
     assert "No run of the study gave a value" in err
+    assert "--retry" in err
     assert "ZeroDivisionError: division by zero (task.py, line 16)" in err
 
 
@@ -257,6 +258,12 @@ def test_replicates_arms_and_axes_can_be_added_without_moving_what_is_there(tmp_
     assert count == 6 + 3  # the third replicate of the two, and the reports of the new arm
     assert set(before) < set(keys(path))
     assert answer.final
+
+
+def test_a_file_that_shrank_after_its_verdict_says_so(tmp_path: Path) -> None:
+    run(write(tmp_path, file=FILE.replace("replicates = 2", "replicates = 3")))
+    (note,) = run(write(tmp_path)).notes
+    assert "asked for 3 replicates when there was a verdict, and asks for 2 now" in note
 
 
 def test_a_file_that_grew_after_its_verdict_says_so(tmp_path: Path) -> None:
@@ -396,6 +403,15 @@ def test_check_tells_the_plan_and_writes_nothing(tmp_path: Path) -> None:
     assert "12 runs to make" in out
     assert "2 replicates are too few for 1 claim, at least 6 are needed" in out
     assert "arms.adam fails at its first steps" not in out
+
+
+def test_check_says_where_arms_that_give_no_weight_decay_have_different_ones(tmp_path: Path) -> None:
+    path = write(tmp_path, file=FILE.replace("torch.optim:Adam", "torch.optim:AdamW"))
+    code, out, _ = call("study", "check", path, "--device", "cpu")
+    assert code == 0
+    assert "sgd=0, adam=0.01" in out
+    path.write_text(path.read_text().replace("momentum = 0.5", "weight_decay = 0.1"))
+    assert "weight_decay" not in call("study", "check", path, "--device", "cpu")[1]
 
 
 def test_a_screen_that_knows_few_letters_does_not_cost_the_verdict(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from critgrad.lab.tasks import problem_of
 from critgrad.lab.tasks.classification import SHIFT, shifted
 from critgrad.lab.tasks.models import GPT, ResNet
 from critgrad.lab.tasks.models.gpt import rotations, turned
+from critgrad.lab.train.bases import Muon
 
 
 def test_a_piece_is_judged_by_what_came_before_it_alone():
@@ -108,3 +109,17 @@ def test_the_residual_net_halves_its_images_twice():
     net = ResNet(10, width=8, blocks=2)
     assert net(torch.randn(2, 3, 32, 32)).shape == (2, 10)
     assert net.blocks(net.first(torch.randn(2, 3, 32, 32))).shape == (2, 32, 8, 8)
+
+
+@pytest.mark.parametrize("name", ["ptb-lstm@tiny", "snli-lstm@tiny", "pycode-gpt@tiny"])
+def test_an_optimizer_for_matrices_leaves_embeddings_alone(name):
+    problem = problem_of(name)
+    model = problem.build()
+    optimizer = Muon(problem.groups(model))
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    by_adam = {id(p) for p in model.parameters() if "v" in optimizer.state[p]}
+    tables = {id(layer.weight) for layer in model.modules() if isinstance(layer, torch.nn.Embedding)}
+    assert tables
+    assert by_adam == tables | {id(p) for p in model.parameters() if p.dim() < 2}

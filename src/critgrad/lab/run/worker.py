@@ -148,9 +148,11 @@ def perform(job: Job) -> list[Result | Failure]:
 
 
 def prepare(job: Job) -> None:
-    """Load what every job of this kind needs, before the clock of the first one starts."""
-    resolve(job.work)
+    """Load what a job needs, before its clock starts."""
+    run = resolve(job.work)
     torch.optim.SGD([torch.zeros(1)], lr=0.1)  # torch loads its compiler with the first optimizer
+    with _one_thread():
+        getattr(run, "prepare", lambda *_: None)(job.trials, job.device)
 
 
 perform.prepare = prepare  # type: ignore[attr-defined]

@@ -16,7 +16,7 @@ from ..run.results import plain
 
 
 @dataclass(frozen=True)
-class StudyRun:
+class Run:
     """One training run. ``valid`` and ``test`` are those of the epoch with the best ``valid``; nan where there is none."""
 
     key: str
@@ -37,18 +37,16 @@ class Replicate:
     """What one user would do with one arm. ``trials`` is empty for an arm that is not tuned."""
 
     number: int  # from 1
-    trials: tuple[StudyRun, ...]
+    trials: tuple[Run, ...]
     chosen: Mapping[str, Any]
-    reports: tuple[StudyRun, ...]
-    valid: (
-        float  # by which the best of several rivals is chosen: that of the chosen trial, else the mean of the reports
-    )
+    reports: tuple[Run, ...]
+    valid: float  # by which the best of rivals is chosen: that of the chosen trial, else the mean of the reports
     value: float  # what counts: the mean of the test values, or of values before training
     untrained: str = ""  # why it counts as the value before training: failed, not finite, worse than that
 
 
 @dataclass(frozen=True)
-class StudyArm:
+class Arm:
     """An optimizer with what is fixed and what is searched, and all its replicates that are whole."""
 
     name: str
@@ -56,13 +54,11 @@ class StudyArm:
     fixed: Mapping[str, Any]
     search: Mapping[str, str]  # axis by option, as in the file: {"lr": "log 1e-4 1e-1"}
     replicates: tuple[Replicate, ...]
-    near_end: Mapping[str, int] = field(
-        default_factory=dict
-    )  # by option: replicates whose choice lay in an outer tenth
+    near_end: Mapping[str, int] = field(default_factory=dict)  # replicates whose choice lay in an outer tenth
 
 
 @dataclass(frozen=True)
-class StudyClaim:
+class Claim:
     """A question and its answer. A positive difference says that the arm is better, whatever the direction."""
 
     arm: str
@@ -94,12 +90,10 @@ class Answer:
     seed: int
     margin: float
     initial: float  # the value before training, mean over the replicates
-    arms: Mapping[str, StudyArm]
-    claims: tuple[StudyClaim, ...]
+    arms: Mapping[str, Arm]
+    claims: tuple[Claim, ...]
     notes: tuple[str, ...] = ()  # what a reader must know of the study as a whole
-    provenance: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # file's text and hash, versions, machine, command, ledger
+    provenance: Mapping[str, Any] = field(default_factory=dict)  # file, versions, machine, command, ledger
 
     @property
     def final(self) -> bool:
@@ -137,9 +131,3 @@ _CLAIMED = ("arm", "against", "word", "remark", "difference", "mean", "low", "hi
 def _replicate(found: Replicate) -> dict[str, Any]:
     parts = {name: getattr(found, name) for name in ("number", "chosen", "valid", "value", "untrained")}
     return {**parts, "trials": [vars(run) for run in found.trials], "reports": [vars(run) for run in found.reports]}
-
-
-# As users of the package call them.
-Run = StudyRun
-Arm = StudyArm
-Claim = StudyClaim

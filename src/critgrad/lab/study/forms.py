@@ -14,11 +14,12 @@ import torch
 from ..errors import LabError
 from ..run.results import Result
 from ..run.spec import Trial
-from ..tasks import task_of
+from ..tasks import problem_of, task_of
 from ..train import loop as lab_loop
+from ..words import listed
 from .file import Schedule
 from .guard import reseed
-from .loading import UserCodeError, file_under, load_file
+from .loading import UserCodeError, file_under, load_file, told
 from .optimizers import made_still
 from .pieces import PiecesTask
 from .task import Order, Reports, StudyTask, scores_of
@@ -123,6 +124,17 @@ class BuiltInTask:
         """Which values are better."""
         return "max" if self.record.metric.higher_is_better else "min"
 
+    def require(self) -> None:
+        """Refuse settings of which no model comes, and a task whose data are not here."""
+        try:
+            lab_loop.new_model(problem_of(self.name, self.settings), 1)
+        except LabError as error:
+            raise LabError(f"{self.name}: {error}") from None
+        except Exception as error:
+            raise LabError(
+                f"{self.name} cannot be built with settings {listed(self.settings)}: {told(error)}"
+            ) from None
+
     def run(self, order: Order) -> Result:
         """Train as `critgrad train` does, with the arm's optimizer."""
         return self._train(order, {"epochs": order.epochs})
@@ -145,8 +157,7 @@ class BuiltInTask:
         short = {"epochs": 1, "epoch_steps": REHEARSED_STEPS}
         self._train(order, short)  # data, kernels
         summary = self._train(order, short).summary
-        settings = tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in self.settings.items())
-        problem = lab_loop.cached_problem(self.name, settings, order.device)
+        problem = lab_loop.problem_for(Trial(self.name, "", settings=self.settings), order.device)
         step = summary["train_seconds"] / summary["steps"]
         around = (summary["run_seconds"] - summary["train_seconds"]) / 2
         return around + order.epochs * (around + problem.steps * step)

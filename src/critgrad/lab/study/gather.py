@@ -61,7 +61,7 @@ def answer_of(
 
     study = plan.study
     numbers = [n for n in range(1, study.replicates + 1) if not any(True for _ in plan.wanted(n, runs))]
-    initial = _initial(plan, numbers, runs)
+    initial = _mean([_initial_of(plan, number, runs) for number in numbers])
     said = [*notes]
     if numbers and not math.isfinite(initial):
         initial = _worst(plan, numbers, runs)
@@ -96,11 +96,6 @@ def answer_of(
     )
 
 
-def _initial(plan: StudyPlan, numbers: Sequence[int], runs: Mapping[str, Run]) -> float:
-    """The value before training, mean over the replicates that have one."""
-    return _mean([_initial_of(plan, number, runs) for number in numbers])
-
-
 def _initial_of(plan: StudyPlan, number: int, runs: Mapping[str, Run]) -> float:
     measured = plan.initial(number)
     if measured is not None:
@@ -132,7 +127,7 @@ def _worst(plan: StudyPlan, numbers: Sequence[int], runs: Mapping[str, Run]) -> 
     if not values:
         searched = [runs[trial.key] for n in numbers for arm in plan.study.arms for _, trial in plan.searched(arm, n)]
         why = next((run.failed for run in (*searched, *reported) if run.failed), "no value")
-        raise LabError(f"No run of the study gave a value; the first ended with: {why}")
+        raise LabError(f"No run of the study gave a value (--retry makes them once more); the first ended with: {why}")
     return max(values) if plan.study.direction == "min" else min(values)
 
 
@@ -147,13 +142,13 @@ def _replicate(plan: StudyPlan, arm: str, number: int, runs: Mapping[str, Run], 
         why = f"{points} failed: {trials[0].failed}"
         return Replicate(number, trials, {}, (), math.nan, initial, why)
     reports = tuple(_at(run, chosen) for run in _reported(plan, arm, number, runs))
-    counted = [
-        _counted(run, _first_finite(run.initial, _initial_of(plan, number, runs), initial), initial, study.direction)
-        for run in reports
-    ]
+    own = _initial_of(plan, number, runs)
+    starts = [next(filter(math.isfinite, (run.initial, own, initial)), math.nan) for run in reports]
+    counted = [_counted(run, start, initial, study.direction) for run, start in zip(reports, starts)]
     reasons = [reason for _, reason in counted]
     value = fmean(value for value, _ in counted)
-    valid = best.valid if best is not None else _mean_or_nan([run.valid for run in reports])
+    valids = [best.valid] if best is not None else [run.valid for run in reports]
+    valid = fmean(valids) if all(map(math.isfinite, valids)) else math.nan  # the one that is equal to itself in tuples
     told = [reason for reason in dict.fromkeys(reasons) if reason]
     return Replicate(number, trials, chosen, reports, valid, value, "; ".join(told[:_FEW]))
 
@@ -167,14 +162,6 @@ def _counted(run: Run, start: float, initial: float, direction: str) -> tuple[fl
         return initial, run.failed
     worse = run.test > start if direction == "min" else run.test < start
     return (start, "worse than no training") if worse else (run.test, "")
-
-
-def _first_finite(*values: float) -> float:
-    return next((value for value in values if math.isfinite(value)), math.nan)
-
-
-def _mean_or_nan(values: Sequence[float]) -> float:
-    return fmean(values) if all(map(math.isfinite, values)) else math.nan
 
 
 def _at(run: Run, point: Mapping[str, Any]) -> Run:

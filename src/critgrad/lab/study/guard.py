@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import multiprocessing
 import os
@@ -20,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.modules import module as _modules
 
 from ..train.streams import stream_seed
 
@@ -38,6 +40,27 @@ def _set_environment(values: dict[str, str]) -> None:
     os.environ.update(values)
 
 
+def _mask() -> int:
+    mask = os.umask(0o077)  # there is no other way to ask
+    os.umask(mask)
+    return mask
+
+
+def _global_hooks() -> dict[str, Any]:
+    """Of all modules that there are. The tables are known by others, so what is in them is changed, not they."""
+    tables = {name: value for name, value in vars(_modules).items() if name.startswith("_global_")}
+    return {name: value.copy() if isinstance(value, dict) else value for name, value in tables.items()}
+
+
+def _set_global_hooks(tables: dict[str, Any]) -> None:
+    for name, value in tables.items():
+        if isinstance(value, dict):
+            getattr(_modules, name).clear()
+            getattr(_modules, name).update(value)
+        else:
+            setattr(_modules, name, value)
+
+
 # What can be asked for and set again by the same kind of value.
 _GET_AND_SET: tuple[_Setting, ...] = (
     (torch.get_default_dtype, torch.set_default_dtype),
@@ -50,6 +73,14 @@ _GET_AND_SET: tuple[_Setting, ...] = (
     (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     *(_flag(torch.backends.cudnn, name) for name in ("benchmark", "deterministic", "enabled", "allow_tf32")),
     _flag(torch.backends.mkldnn, "enabled"),
+    *(
+        (getattr(torch.backends.cuda, f"{kind}_sdp_enabled"), getattr(torch.backends.cuda, f"enable_{kind}_sdp"))
+        for kind in ("flash", "mem_efficient", "math", "cudnn")
+        if hasattr(torch.backends.cuda, f"enable_{kind}_sdp")
+    ),
+    (_global_hooks, _set_global_hooks),
+    (gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
+    (_mask, os.umask),
     *(
         (partial(torch.is_autocast_enabled, kind), partial(torch.set_autocast_enabled, kind))
         for kind in ("cpu", "cuda")

@@ -8,7 +8,7 @@ import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES, ExtensionFileLoader, FileFinder, SourceFileLoader
 from pathlib import Path
@@ -16,6 +16,7 @@ from types import CodeType, ModuleType
 
 _NOT_OURS = ("site-packages", "dist-packages", "__pycache__", "node_modules")
 _LAB = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+_IMPORTED = (".py", *EXTENSION_SUFFIXES)
 _KEPT = ("critgrad", "torch", "numpy")  # never imported a second time
 
 _session: tuple[str, str] | None = None
@@ -33,7 +34,7 @@ def _find_from_source(path: str) -> FileFinder:
     """For ``sys.path_hooks``: how modules of a study's folder are found."""
     if _session is None or not os.path.join(path, "").startswith(os.path.join(_session[0], "")):
         raise ImportError("not a folder of the study")
-    if any(part in _NOT_OURS for part in Path(path).parts):
+    if is_installed(path):
         raise ImportError("an installed package")
     return FileFinder(path, (ExtensionFileLoader, EXTENSION_SUFFIXES), (_FromSource, SOURCE_SUFFIXES))
 
@@ -46,7 +47,7 @@ class UserCodeError(ImportError):
 
 
 def python_files(folder: Path) -> Iterator[Path]:
-    """All Python files under a folder, behind links too, without hidden folders and installed packages."""
+    """All that Python can import under a folder, behind links too, without hidden folders and installed packages."""
     been: set[str] = set()
     for where, folders, names in os.walk(folder, followlinks=True):
         been.add(os.path.realpath(where))
@@ -57,7 +58,7 @@ def python_files(folder: Path) -> Iterator[Path]:
             and name not in _NOT_OURS
             and not (os.path.islink(path := os.path.join(where, name)) and os.path.realpath(path) in been)
         )
-        found = (Path(where, name) for name in sorted(names) if name.endswith(".py"))
+        found = (Path(where, name) for name in sorted(names) if name.endswith(_IMPORTED))
         yield from filter(Path.is_file, found)  # an editor's lock is a link to nowhere
 
 
@@ -94,20 +95,47 @@ def begin_session(folder: Path, session: str) -> None:
     if _session == (str(folder), session):
         return
     for old in {str(folder), *((_session[0],) if _session else ())}:
-        for name, module in [*sys.modules.items()]:
-            if name.split(".")[0] not in _KEPT and name != "__main__" and _lies_under(module, old):
-                del sys.modules[name]
+        set_modules(old, {})
     _session = str(folder), session
     for path in [path for path in sys.path_importer_cache if path.startswith(str(folder))]:
         del sys.path_importer_cache[path]
     importlib.invalidate_caches()
 
 
+def modules_of(folder: str) -> dict[str, ModuleType]:
+    """The modules of a folder that are imported."""
+    return {
+        name: module
+        for name, module in [*sys.modules.items()]
+        if name.split(".")[0] not in _KEPT and name != "__main__" and _lies_under(module, folder)
+    }
+
+
+def set_modules(folder: str, modules: Mapping[str, ModuleType]) -> None:
+    """Let these modules of a folder be imported, and no others: what is imported a second time acts a second time."""
+    for name, module in {**modules_of(folder), **modules}.items():
+        package, _, last = name.rpartition(".")
+        inside = (
+            vars(sys.modules[package]) if package in sys.modules else {}
+        )  # ``from package import last`` looks there
+        if name in modules:
+            sys.modules[name] = module
+            inside.update({last: module} if package else {})
+        else:
+            del sys.modules[name]
+            inside.pop(last, None)
+
+
 def _lies_under(module: ModuleType, folder: str) -> bool:
     file = getattr(module, "__file__", None)
-    if not isinstance(file, str) or any(part in _NOT_OURS for part in Path(file).parts):
+    if not isinstance(file, str) or not os.path.abspath(file).startswith(os.path.join(folder, "")):
         return False
-    return os.path.abspath(file).startswith(os.path.join(folder, ""))
+    return not is_installed(file)
+
+
+def is_installed(file: str) -> bool:
+    """Whether a file belongs to a package that was installed, and is not edited where it lies."""
+    return any(part in _NOT_OURS for part in Path(file).parts)
 
 
 def use_folder(folder: Path) -> None:
@@ -149,6 +177,12 @@ def load_module(name: str, folder: Path) -> ModuleType:
         raise
     except BaseException as error:
         raise UserCodeError(told(error)) from error
+
+
+def module_of(place: str, folder: Path) -> ModuleType:
+    """The module of a file of the folder (``"mine.py"``), or of a name."""
+    path = file_under(folder, place) if place.endswith(".py") else None
+    return load_module(place, folder) if path is None else load_file(path)
 
 
 def told(error: BaseException) -> str:

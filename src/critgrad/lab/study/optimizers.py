@@ -17,7 +17,7 @@ from ..errors import LabError
 from ..train.optimizers import recipe_of
 from ..train.optimizers import settled as settled_recipe
 from .axes import names_of_options, settled
-from .loading import UserCodeError, file_under, hash_of, load_file, load_module, python_files
+from .loading import UserCodeError, file_under, hash_of, is_installed, module_of, python_files, told
 
 EXPECTED = "'module:name', 'file.py:name', or a name of `critgrad optimizers`"
 
@@ -57,16 +57,23 @@ class Maker:
             raise LabError(f"{self.text} needs {', '.join(sorted(missing))}, expected under fixed or search")
 
     def try_values(self, values: Mapping[str, Any]) -> None:
-        """Refuse values with a place that is not there; where it does not say what it takes, try."""
+        """Refuse values with a place that is not there; of ours, those that it does not take; else names, if it takes any."""
         settled(values, self.defaults)
-        if self.options is None:
-            try:
-                self.build([torch.nn.Parameter(torch.zeros(2, 2))], values)
-            except TypeError as error:
-                if "unexpected keyword argument" in str(error):
-                    raise LabError(f"{self.text}: {error}") from None
-            except Exception:  # it may want parameters of other kinds: that is for its runs to show
-                return
+        ours = ":" not in self.text
+        if self.options is not None and not ours:
+            return
+        weight = torch.nn.Parameter(torch.zeros(2, 2))
+        try:
+            made = self.build([weight], values)
+            if ours:
+                weight.grad = torch.ones_like(weight)
+                getattr(made, "train", lambda: None)()
+                made.step()
+        except LabError:
+            raise
+        except Exception as error:  # somebody's own may want parameters of other kinds: that is for its runs to show
+            if ours or (isinstance(error, TypeError) and "unexpected keyword argument" in str(error)):
+                raise LabError(f"{self.text}: {told(error) if ours else error}") from None
 
 
 def maker_of(text: str, folder: Path) -> Maker:
@@ -80,16 +87,16 @@ def maker_of(text: str, folder: Path) -> Maker:
         def make(params: Any, **values: Any) -> Any:
             return settled_recipe(recipe, values, params)
 
-        known = None if options is None else frozenset(options | more)
-        return Maker(text, make, {**defaults, **recipe.defaults}, known, packages=_packages(recipe.make, folder))
+        known = None if options is None else options | more
+        return Maker(
+            text, make, {**defaults, **recipe.defaults}, known, packages=_packages(recipe.make, folder, "torch")
+        )
     if not place or not name.isidentifier():
         raise LabError(f"{text!r}, expected {EXPECTED}")
-    own = place.endswith(".py")
-    path = file_under(folder, place) if own else None
-    if own and path is None:
+    if place.endswith(".py") and file_under(folder, place) is None:
         raise LabError(f"there is no file {place} beside the study's, expected {EXPECTED}")
     try:
-        module = load_module(place, folder) if path is None else load_file(path)
+        module = module_of(place, folder)
     except UserCodeError as error:
         raise LabError(f"{text} cannot be imported: {error}") from None
     found = getattr(module, name, None)
@@ -97,12 +104,11 @@ def maker_of(text: str, folder: Path) -> Maker:
         raise LabError(f"{place} has no class or function {name!r}")
     options, defaults = _takes(found)
     local = _is_under(getattr(module, "__file__", None), folder)
-    taken = None if options is None else frozenset(options)
-    needed = tuple((options or set()) - set(defaults))
-    return Maker(text, found, defaults, taken, needed, _packages(found, folder, "torch"), local)
+    needed = tuple((options or frozenset()) - set(defaults))
+    return Maker(text, found, defaults, options, needed, _packages(found, folder, "torch"), local)
 
 
-def _takes(make: Callable[..., Any]) -> tuple[set[str] | None, dict[str, Any]]:
+def _takes(make: Callable[..., Any]) -> tuple[frozenset[str] | None, dict[str, Any]]:
     """The options that a class or function names (``None``: it takes any), and their defaults."""
     try:
         parameters = [*inspect.signature(make).parameters.values()]
@@ -113,11 +119,11 @@ def _takes(make: Callable[..., Any]) -> tuple[set[str] | None, dict[str, Any]]:
         named = named[1:]  # the parameters to be trained
     defaults = {p.name: p.default for p in named if p.default is not p.empty}
     any_name = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    return None if any_name else {p.name for p in named}, defaults
+    return None if any_name else frozenset(p.name for p in named), defaults
 
 
 def _packages(make: Callable[..., Any], folder: Path, *more: str) -> str:
-    """``schedulefree 1.4, torch 2.13``: what an optimizer is made of; files without a version by their hash.
+    """``schedulefree 1.4, torch 2.13``: what an optimizer is made of; files that are edited where they lie by their hash, too.
 
     ``more``: a function does not tell of what the optimizer is that it makes.
     """
@@ -131,20 +137,22 @@ def _packages(make: Callable[..., Any], folder: Path, *more: str) -> str:
 def _package(module: str, folder: Path) -> str:
     top = module.split(".")[0]
     file = getattr(sys.modules.get(module), "__file__", None)
-    if _is_under(file, folder) and "site-packages" not in str(file):
+    if _is_under(file, folder) and not is_installed(str(file)):
         return ""  # the hash of the folder's files has it
     if top in sys.stdlib_module_names:
         return ""
+    version: Any
     try:
-        return f"{top} {importlib.metadata.version(top)}"
+        version = importlib.metadata.version(top)
     except importlib.metadata.PackageNotFoundError:
         version = getattr(sys.modules.get(top), "__version__", None)
-    if version is not None:
-        return f"{top} {version}"
-    root = next(iter(getattr(sys.modules.get(top), "__path__", ())), None)
-    if root is not None:
-        return f"{top} {hash_of(python_files(Path(root)), Path(root))}"
-    return f"{top} {hash_of([Path(file)], Path(file).parent)}" if file else top
+    found = [top] if version is None else [top, str(version)]
+    # A package that is developed ("pip install -e") is edited under one version. Ours says which it is by its own.
+    if file and top != "critgrad" and (version is None or not is_installed(file)):
+        root = next(iter(getattr(sys.modules.get(top), "__path__", ())), None)
+        files, where = ([Path(file)], Path(file).parent) if root is None else (python_files(Path(root)), Path(root))
+        found.append(hash_of(files, where))
+    return " ".join(found)
 
 
 def _is_under(file: str | None, folder: Path) -> bool:

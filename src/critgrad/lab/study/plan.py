@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -164,11 +165,11 @@ class StudyPlan:
                     if trial.key not in runs:
                         yield arm, REPORT, trial
 
-    def remaining(self, replicate: int, runs: Mapping[str, Run]) -> int:
-        """How many runs of a replicate are still to be made, those among them that are not known yet."""
+    def remaining(self, replicate: int, runs: Mapping[str, Run]) -> Counter[str]:
+        """How many runs of a replicate each arm still needs, those among them that are not known yet."""
         known = [*self.wanted(replicate, runs)]
         searching = {arm for arm, purpose, _ in known if purpose == SEARCH}
-        return len(known) + len(searching) * self.study.report_seeds
+        return Counter([arm for arm, *_ in known] + [*searching] * self.study.report_seeds)
 
 
 class Queue:
@@ -211,14 +212,9 @@ class Queue:
     def _may_begin(self) -> bool:
         if self.seconds is None or not (self.begun or self.made):
             return True
-        return bool(self.made) and self._fits(
-            sum(self.plan.remaining(n, self.runs) for n in (*self.begun, self.last + 1))
-        )
-
-    def _fits(self, count: int) -> bool:
-        assert self.seconds is not None
+        count = sum(self.plan.remaining(n, self.runs).total() for n in (*self.begun, self.last + 1))
         elapsed = time.monotonic() - self.began
-        return elapsed + count * elapsed / self.made <= self.seconds
+        return bool(self.made) and elapsed + count * elapsed / self.made <= self.seconds
 
     def add(self, run: Run) -> None:
         """A run has been made."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,13 @@ from ..run.results import Result
 from ..run.results import provenance as origin_of
 from ..run.spec import content_hash
 from ..run.worker import Failure, Job, perform
-from ..words import default_device
+from ..words import default_device, listed
 from .answer import Answer, Run
 from .file import Schedule, StudyError, StudyFile, read
 from .forms import BuiltInTask, load_task
 from .gather import answer_of, known_runs, run_of
 from .guard import guarded
-from .loading import begin_session, hash_of, python_files
+from .loading import begin_session, hash_of, python_files, told
 from .optimizers import Maker, maker_of
 from .plan import Queue, StudyPlan, completed, surroundings
 from .task import StudyTask
@@ -45,10 +45,14 @@ class ReadyStudy:
 
     plan: StudyPlan
     device: str
+    remarks: tuple[str, ...] = ()
 
 
-def prepare(path: str | Path, device: str = "auto") -> ReadyStudy:
-    """Read a study and all that it names; what is wrong is told in one line, and nothing is written."""
+def prepare(path: str | Path, device: str = "auto", *, here: bool = True) -> ReadyStudy:
+    """Read a study and all that it names; what is wrong is told in one line, and nothing is written.
+
+    ``here``: its runs are made on this machine, which must have a built-in task's data.
+    """
     study = read(path)
     where = default_device(device)
     with guarded():
@@ -63,10 +67,22 @@ def prepare(path: str | Path, device: str = "auto") -> ReadyStudy:
         study = completed(study, task)
         try:
             around = surroundings(study, task, makers, where)
+            if here and isinstance(task, BuiltInTask):
+                task.require()
         except LabError as error:
             raise study.error(f"task: {error}") from None
     # A session of their own: runs in this process import anew, and see what the files set when they are imported.
-    return ReadyStudy(StudyPlan(study, around, uuid.uuid4().hex), where)
+    return ReadyStudy(StudyPlan(study, around, uuid.uuid4().hex), where, _decay_line(study, makers))
+
+
+def _decay_line(study: StudyFile, makers: Mapping[str, Maker]) -> tuple[str, ...]:
+    """What a reader must know of arms that give no weight decay, and get different ones."""
+    own = {name: makers[name].defaults.get("weight_decay") for name, arm in study.arms.items()}
+    given = {name for name, arm in study.arms.items() if "weight_decay" in {**arm.fixed, **arm.search}}
+    found = {name: value for name, value in own.items() if name not in given and value is not None}
+    if len(set(found.values())) < 2:
+        return ()
+    return (f"arms that give no weight_decay have their optimizers' own, which differ: {listed(found)}",)
 
 
 def _task_of(study: StudyFile) -> StudyTask:
@@ -119,7 +135,7 @@ def run(
         on_event: is told of everything that happens.
     """
     _require_order(executor, workers, options, minutes, trial_timeout)
-    prepared = prepare(path, device)
+    prepared = prepare(path, device, here=executor in ("local", "inline"))
     plan, study = prepared.plan, prepared.plan.study
     file = ledger_of(study, ledger)
     with Ledger.open(file, write=True, create=True) as book:
@@ -129,7 +145,7 @@ def run(
             lost = book.failed(runs)
             runs = {key: run for key, run in runs.items() if key not in lost}
         queue = Queue(plan, runs, None if minutes is None else 60 * minutes)
-        rounds = Rounds(sum(plan.remaining(number, runs) for number in range(1, study.replicates + 1)))
+        rounds = Rounds(sum(plan.remaining(number, runs).total() for number in range(1, study.replicates + 1)))
 
         def on_each(event: Event) -> None:
             if event.trial is not None and event.kind in ("done", "failed"):
@@ -157,8 +173,8 @@ def run(
             on_event(Event("end", rounds.end(outcome.interrupted), text=outcome.text))
         if outcome.interrupted:
             raise KeyboardInterrupt
-        origin = {**origin_of(prepared.device), **_origin(plan, file)}
-        answer = answer_of(plan, queue.runs, _grown(plan, book), origin)
+        origin = {**origin_of(prepared.device), "ledger": file.name, "surroundings": dict(plan.around)}
+        answer = answer_of(plan, queue.runs, _replanned(plan, book), origin)
         if answer.final:
             _note_verdict(plan, book)
     return answer
@@ -188,10 +204,6 @@ def _made(event: Event) -> Run:
     return run_of(event.trial.key, event.trial.seed, event.result.summary, event.result.curves)
 
 
-def _origin(plan: StudyPlan, ledger: Path) -> dict[str, Any]:
-    return {"ledger": ledger.name, "surroundings": dict(plan.around)}
-
-
 # -- what a ledger remembers of a study --------------------------------------------------------------------------------
 
 
@@ -211,13 +223,14 @@ def _note_verdict(plan: StudyPlan, book: Ledger) -> None:
             book.put_document(name, json.dumps([*known, plan.study.replicates]))
 
 
-def _grown(plan: StudyPlan, book: Ledger) -> list[str]:
-    fewer = [count for known in _verdicts(plan, book).values() for count in known if count < plan.study.replicates]
-    if not fewer:
+def _replanned(plan: StudyPlan, book: Ledger) -> list[str]:
+    now = plan.study.replicates
+    others = [count for known in _verdicts(plan, book).values() for count in known if count != now]
+    if not others:
         return []
     return [
-        f"The file asked for {min(fewer)} replicates when there was a verdict, and asks for {plan.study.replicates} now. "
-        "To add replicates after a look finds differences that are not there about twice as often as the 5 % that are said."
+        f"The file asked for {min(others)} replicates when there was a verdict, and asks for {now} now. To change their number "
+        "after a look finds differences that are not there about twice as often as the 5 % that are said."
     ]
 
 
@@ -227,8 +240,7 @@ def _grown(plan: StudyPlan, book: Ledger) -> list[str]:
 def report(path: str | Path, *, ledger: str | Path | None = None) -> Answer:
     """The answer of what has been run, with the versions and the device that it was run with."""
     study = read(path)
-    task = BuiltInTask(study.task, study.settings) if not study.task_is_file else None
-    study = study if task is None else completed(study, task)
+    study = study if study.task_is_file else completed(study, _task_of(study))
     file = ledger_of(study, ledger)
     if not file.exists():
         raise study.error(f"there is no ledger {file.name} yet; `critgrad study run` makes its runs")
@@ -241,19 +253,13 @@ def report(path: str | Path, *, ledger: str | Path | None = None) -> Answer:
         if new is not None:
             raise study.error(f"the ledger {file.name} has no runs of arms.{new}; `critgrad study run` makes them")
         plan = StudyPlan(study, around)
-        notes = _grown(plan, book)
+        notes = _replanned(plan, book)
         if around["code"] and around["code"] != hash_of(python_files(study.folder), study.folder):
             notes.append("The Python files have changed since these runs were made.")
         rows = known_runs(book)
-        machine = _machine(book)
-    return answer_of(plan, rows, notes, {**machine, **_origin(plan, file)})
-
-
-def _machine(book: Ledger) -> dict[str, Any]:
-    """Where the last run of a ledger was made."""
-    keys = book.keys()
-    row = book.row(keys[-1]) if keys else None
-    return {} if row is None else dict(row.provenance)
+        last = book.row(book.keys()[-1]) if rows else None
+    machine = {} if last is None else last.provenance
+    return answer_of(plan, rows, notes, {**machine, "ledger": file.name, "surroundings": dict(plan.around)})
 
 
 @dataclass(frozen=True)
@@ -263,7 +269,6 @@ class Checked:
     study: StudyFile
     device: str
     seconds: Mapping[str, float]
-    known: int
     remaining: int
     replicates: int  # that are whole
     lines: tuple[str, ...]
@@ -282,34 +287,18 @@ def check(path: str | Path, *, ledger: str | Path | None = None, device: str = "
     if file.exists():
         with Ledger.open(file) as book:
             runs = known_runs(book)
-    numbers = range(1, study.replicates + 1)
-    left = {number: plan.remaining(number, runs) for number in numbers}
-    whole = sum(not count for count in left.values())
+    left = [plan.remaining(number, runs) for number in range(1, study.replicates + 1)]
+    whole = sum(not count for count in left)
     arms = answer_of(plan, runs).arms if whole else {}
-    by_arm = {
-        name: sum(seconds[name] for number in numbers for _ in _left(plan, name, number, runs)) for name in seconds
-    }
-    total = sum(left.values())
     return Checked(
         study,
         prepared.device,
         seconds,
-        sum(key in runs for key in _search_keys(plan)),
-        total,
+        sum(count.total() for count in left),
         whole,
-        tuple(plan_lines(arms, study.claims, study.direction, study.replicates)),
-        sum(by_arm.values()),
+        (*prepared.remarks, *plan_lines(arms, study.claims, study.direction, study.replicates)),
+        sum(seconds[name] * runs for count in left for name, runs in count.items()),
     )
-
-
-def _search_keys(plan: StudyPlan) -> set[str]:
-    numbers = range(1, plan.study.replicates + 1)
-    return {trial.key for number in numbers for arm in plan.study.arms for _, trial in plan.searched(arm, number)}
-
-
-def _left(plan: StudyPlan, arm: str, number: int, runs: Mapping[str, Run]) -> Sequence[int]:
-    wanted = [purpose for name, purpose, _ in plan.wanted(number, runs) if name == arm]
-    return range(len(wanted) + (plan.study.report_seeds if "search" in wanted else 0))
 
 
 def _rehearse(prepared: ReadyStudy) -> dict[str, float]:
@@ -322,9 +311,12 @@ def _rehearse(prepared: ReadyStudy) -> dict[str, float]:
             searched = plan.searched(name, 1)
             trial = searched[0][1] if searched else plan.trial(arm, {}, 1)
             job = Job((trial,), prepared.device, work=REHEARSAL)
-            found = executor.submit(perform, job).result()[0]
-            if not out and not plan.around["whole_loop"]:
-                found = executor.submit(perform, job).result()[0]  # the first has loaded libraries and data, too
+            try:
+                found = executor.submit(perform, job).result()[0]
+                if not out and not plan.around["whole_loop"]:
+                    found = executor.submit(perform, job).result()[0]  # the first has loaded libraries and data, too
+            except RuntimeError as error:  # its worker has died
+                raise study.error(f"arms.{name} fails at its first steps: {told(error)}") from None
             if isinstance(found, Failure):
                 raise study.error(f"arms.{name} fails at its first steps: {found.error}")
             assert isinstance(found, Result)

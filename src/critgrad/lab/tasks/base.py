@@ -175,11 +175,13 @@ class Problem(ABC):
     def groups(self, model: nn.Module) -> Iterable[Any]:
         """What an optimizer is given: the parameters, or groups where the task treats vectors apart.
 
-        Embeddings then are a group of their own, too, marked as such: an optimizer for matrices leaves them alone.
+        Embeddings then are a group of their own, too. They are marked as such: an optimizer for matrices leaves them alone.
         """
+        tables = {id(layer.weight) for layer in model.modules() if isinstance(layer, nn.Embedding)}
+        for p in model.parameters():
+            p.embedding = id(p) in tables  # type: ignore[attr-defined]
         if not self.task.decay_matrices_only:
             return model.parameters()
-        tables = {id(layer.weight) for layer in model.modules() if isinstance(layer, nn.Embedding)}
         matrices: list[nn.Parameter] = []
         embeddings: list[nn.Parameter] = []
         vectors: list[nn.Parameter] = []

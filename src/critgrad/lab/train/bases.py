@@ -101,7 +101,7 @@ class Muon(Plain):
     """Muon (Jordan et al. 2024), as a base for the memory: the momentum of a matrix is orthogonalised before the step.
 
     Matrices (convolutions as ``(out, the rest)``): ``m = momentum * m + g`` and
-    ``theta -= lr * 0.2 * sqrt(max side) * orthogonalised(g + momentum * m)``. Vectors, and groups marked ``embedding``: Adam
+    ``theta -= lr * 0.2 * sqrt(max side) * orthogonalised(g + momentum * m)``. Vectors, and what is marked ``embedding``: Adam
     with ``betas`` and the same ``lr``.
     """
 
@@ -122,7 +122,7 @@ class Muon(Plain):
 
     def move(self, p: Tensor, g: Tensor, group: dict[str, Any], state: dict[str, Any]) -> None:
         """Of one tensor."""
-        matrix = p.dim() >= 2 and not group.get("embedding")
+        matrix = p.dim() >= 2 and not (group.get("embedding") or getattr(p, "embedding", False))
         (self._matrix if matrix else self._vector)(p, g, group, state)
 
     def _matrix(self, p: Tensor, g: Tensor, group: dict[str, Any], state: dict[str, Any]) -> None:

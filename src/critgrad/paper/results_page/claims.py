@@ -24,7 +24,7 @@ from .text import capital, page, short
 
 
 @dataclass(frozen=True)
-class Claim:
+class PaperClaim:
     """A claim, and how it is judged: what was run for it, and what that says."""
 
     number: str
@@ -191,28 +191,30 @@ _ABLATION = partial(_of, name="ablation", rule=rules.variants_worse)
 _SENSITIVITY = partial(_of, name="sensitivity", rule=rules.no_help, reference={"topC": 5, "decay": 0.7})
 
 CLAIMS = (
-    Claim("1", "best of all eight on 6 of 9 tasks", best_of_eight),
-    Claim("2", "improvements up to 23 %", up_to),
-    Claim("3", "faster in every pair", _sooner),
-    Claim("4", "sum suits SGD, mean suits Adam and RMSprop", partial(_ABLATION, variants=OTHER)),
-    Claim("5", "decay near 1 does not help", partial(_SENSITIVITY, axis="decay", high=(0.99, 1.0))),
-    Claim("6", "topC above 20 does not help", partial(_SENSITIVITY, axis="topC", high=(50, 100), limit=20)),
-    Claim("7", "staleness is bounded", _stale),
-    Claim("8", "selection and replacement rules hardly matter", _rules_alike),
-    Claim("9", "min, median and max are worse than an average", partial(_ABLATION, variants=NO_AVERAGE)),
-    Claim("10", "label noise does no harm", _noise),
-    Claim("11", "it converges on convex tasks", partial(_of, name="convex", rule=rules.converges)),
-    Claim("12", "Theorem 1", _theorem),
-    Claim("13", "time grows linearly in topC", partial(_of, name="runtime", rule=rules.grows_linearly)),
-    Claim("14", "large stored gradients explain the gains", _explained),
-    Claim("15", "decay 0 is a moving window", _window),
-    Claim("16", "adding the memory (`_C`) beats the best equally tuned rival", partial(_tests, names=("C",))),
-    Claim("17", "damping (`_F`) beats the best equally tuned rival", partial(_tests, names=("F",))),
-    Claim(
+    PaperClaim("1", "best of all eight on 6 of 9 tasks", best_of_eight),
+    PaperClaim("2", "improvements up to 23 %", up_to),
+    PaperClaim("3", "faster in every pair", _sooner),
+    PaperClaim("4", "sum suits SGD, mean suits Adam and RMSprop", partial(_ABLATION, variants=OTHER)),
+    PaperClaim("5", "decay near 1 does not help", partial(_SENSITIVITY, axis="decay", high=(0.99, 1.0))),
+    PaperClaim("6", "topC above 20 does not help", partial(_SENSITIVITY, axis="topC", high=(50, 100), limit=20)),
+    PaperClaim("7", "staleness is bounded", _stale),
+    PaperClaim("8", "selection and replacement rules hardly matter", _rules_alike),
+    PaperClaim("9", "min, median and max are worse than an average", partial(_ABLATION, variants=NO_AVERAGE)),
+    PaperClaim("10", "label noise does no harm", _noise),
+    PaperClaim("11", "it converges on convex tasks", partial(_of, name="convex", rule=rules.converges)),
+    PaperClaim("12", "Theorem 1", _theorem),
+    PaperClaim("13", "time grows linearly in topC", partial(_of, name="runtime", rule=rules.grows_linearly)),
+    PaperClaim("14", "large stored gradients explain the gains", _explained),
+    PaperClaim("15", "decay 0 is a moving window", _window),
+    PaperClaim("16", "adding the memory (`_C`) beats the best equally tuned rival", partial(_tests, names=("C",))),
+    PaperClaim("17", "damping (`_F`) beats the best equally tuned rival", partial(_tests, names=("F",))),
+    PaperClaim(
         "18",
         "damping on the rival (`NAdam_F`, `Nesterov_F`) beats it",
         partial(_tests, names=("F-rival", "F-tensor")),
     ),
-    Claim("19", "one damping optimizer is better on 6 of 9 tasks, with Adam and with SGD", six_of_nine),
-    Claim("20", "damping (`_F`) beats the best rival where the signal is rare", partial(_tests, names=("F-rare",))),
+    PaperClaim("19", "one damping optimizer is better on 6 of 9 tasks, with Adam and with SGD", six_of_nine),
+    PaperClaim(
+        "20", "damping (`_F`) beats the best rival where the signal is rare", partial(_tests, names=("F-rare",))
+    ),
 )

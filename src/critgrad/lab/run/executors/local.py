@@ -4,7 +4,8 @@ One thread of the coordinator waits for everything at once: new calls, answers, 
 worker that dies in the middle of an answer leaves nothing half-read for the others.
 
 NOTE [no orphans]: workers must not outlive a killed coordinator. Linux sends them a signal when the thread that started them
-ends (so one thread starts all of them); elsewhere, and beside it, a thread in the worker waits for the parent's end.
+ends (so one thread starts all of them); elsewhere, and beside it, a thread in the worker waits for the parent's end. Each is a
+process group with what it starts (a loader's workers, subprocesses), which ends where it is ended.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class _Worker:
     end: int  # ready to be read once the process has ended
     call: _Call | None = None
     ready: bool = field(default=False)
-    begun: bool = False  # its first call, after all imports
-    since: float = 0.0  # when it had both: its libraries, and the call
+    begun: bool = False  # with its call, after all imports
+    since: float = 0.0  # when
     ended: bool = False  # by us: it is not to be given another
 
 
@@ -104,11 +105,6 @@ class LocalPool(JobExecutor):
             self._seconds = seconds
             self._button.send_bytes(b"limit")
 
-    @property
-    def pids(self) -> list[int]:
-        """The processes that are at work now."""
-        return [worker.process.pid for worker in list(self._workers)]
-
     # -- in the pool's thread ------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -144,7 +140,7 @@ class LocalPool(JobExecutor):
             if not call.losses and not call.future.set_running_or_notify_cancel():
                 continue
             worker = idle or self._start()
-            worker.call, worker.since = call, time.monotonic()
+            worker.call, worker.begun = call, False
             call.future.worker = f"process {worker.process.pid}"  # type: ignore[attr-defined]
             call.future.since = time.time()  # type: ignore[attr-defined]
             # If it has died meanwhile, its sentinel says so, and the call is made again.
@@ -198,7 +194,7 @@ class LocalPool(JobExecutor):
             call = worker.call
             if call is not None and worker.begun and time.monotonic() - worker.since >= self._seconds:
                 worker.call, worker.ended = None, True
-                worker.process.kill()  # its sentinel will say when
+                _kill(worker)  # its sentinel will say when
                 text = f"it ran for more than {self._seconds:g} s and was ended (--trial-timeout)"
                 call.future.set_exception(TrialTimeoutError(text))
 
@@ -207,7 +203,7 @@ class LocalPool(JobExecutor):
         try:
             data = worker.pipe.recv_bytes()
         except (EOFError, OSError):
-            worker.process.kill()  # it is dying or beyond help; its sentinel will say when
+            _kill(worker)  # it is dying or beyond help; its sentinel will say when
             return False
         try:
             kind, value = pickle.loads(data)
@@ -229,6 +225,7 @@ class LocalPool(JobExecutor):
 
     def _bury(self, worker: _Worker) -> None:
         self._workers.remove(worker)
+        _kill(worker)  # what it has left; nobody else has its number before it is joined
         worker.process.join()
         _close(worker)
         code = worker.process.exitcode
@@ -260,7 +257,7 @@ class LocalPool(JobExecutor):
         for worker in self._workers:
             if worker.call is not None:
                 worker.call = None
-                worker.process.kill()
+                _kill(worker)
         for call in calls:
             if error is None and call.future.cancel():
                 continue  # it had not begun
@@ -273,7 +270,7 @@ class LocalPool(JobExecutor):
         for worker in self._workers:
             worker.process.join(timeout=5)
             if worker.process.is_alive():
-                worker.process.kill()
+                _kill(worker)
                 worker.process.join()
             _close(worker)
         self._workers.clear()
@@ -288,6 +285,14 @@ def _end_of(process: Any) -> int:
             return os.pidfd_open(process.pid)
     sentinel: int = process.sentinel
     return sentinel
+
+
+def _kill(worker: _Worker) -> None:
+    """A worker and what it has started."""
+    try:
+        os.killpg(worker.process.pid, signal.SIGKILL)
+    except (AttributeError, OSError):  # it has no group of its own: not yet, or not on this system
+        worker.process.kill()
 
 
 def _close(worker: _Worker) -> None:
@@ -325,9 +330,10 @@ def _serve(pipe: connection.Connection, coordinator: int, environment: Mapping[s
     """Answer calls until the coordinator closes the pipe or is gone."""
     os.environ.update(environment)  # before anything looks at the GPU
     _die_with(coordinator)
+    if hasattr(os, "setpgid"):
+        os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     pipe.send_bytes(pickle.dumps(("ready", None)))
-    begun = False
     while True:
         try:
             data = pipe.recv_bytes()
@@ -335,11 +341,9 @@ def _serve(pipe: connection.Connection, coordinator: int, environment: Mapping[s
             return
         try:
             fn, args, kwargs = pickle.loads(data)
-            if not begun:
-                # Seconds of imports, which are not the call's: its time begins after them.
-                getattr(fn, "prepare", lambda *_: None)(*args)
-                pipe.send_bytes(pickle.dumps(("begun", None)))
-                begun = True
+            # Seconds of imports, which are not the call's: its time begins after them.
+            getattr(fn, "prepare", lambda *_: None)(*args)
+            pipe.send_bytes(pickle.dumps(("begun", None)))
             answer = pickle.dumps(("result", fn(*args, **kwargs)))
         except Exception:
             answer = pickle.dumps(("error", traceback.format_exc()))
