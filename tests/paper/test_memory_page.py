@@ -90,6 +90,9 @@ def test_readme_says_what_the_studies_found(page: ModuleType, answers: dict[str,
     won = page.claim_of(answers["memory-small-gpt"], "muon")
     assert f"Muon gained {won.difference:.2f} ({won.low:.2f} to {won.high:.2f}) on a smaller one" in text
     assert page.claim_of(gpt, "adamw_f").word == "open"
+    assert len(gpt.claims) == 6
+    assert "no memory of six shown better" in text
+    assert "damping open" in text
     assert {claim.word for claim in (*gpt.claims, *net.claims)} == {"worse", "same", "open"}
     adding, damping = (-page.claim_of(net, arm).difference for arm in ("adamw_c", "adamw_f"))
     assert f"`AdamW_C` lost {adding:.1f}, `AdamW_F` {damping:.1f}" in text

@@ -15,8 +15,6 @@ from search_runs import SearchRuns
 
 from critgrad.lab.ledger.merge import merge
 from critgrad.lab.stats import Interval, Pair, Speedup, judge, paired_difference, speedup
-from critgrad.lab.study.answer import Claim
-from critgrad.lab.study.runner import report
 from critgrad.paper.protocol import Outcome, find, registered
 from critgrad.paper.results_page import pages_of, render_results, rules, write_results
 from critgrad.paper.results_page.__main__ import main
@@ -141,19 +139,6 @@ def test_readme_says_what_the_ledgers_say(published: Findings) -> None:
     there, tuned = (int((gains[:, column] > 0).sum()) for column in (1, 2))
     assert f"above its base in {there} of {len(gains)} pairs; tuned alike, in {tuned}" in text
     assert f"moved {luck:.1f} times" in text
-    gpt = {claim.arm: claim for claim in _claims_of_the_small_gpt()}
-    added = gpt["adamw_c"]
-    assert len(gpt) == 6
-    assert "better" not in {claim.word for claim in gpt.values()}
-    assert (added.word, gpt["adamw_f"].word) == ("worse", "open")
-    assert f"`AdamW_C` worse by {-added.difference:.2f} nats ({-added.high:.2f} to {-added.low:.2f})" in text
-    assert "none of six memories is better" in text
-    assert "damping open" in text
-
-
-def _claims_of_the_small_gpt() -> tuple[Claim, ...]:
-    file = ROOT / "studies" / "memory-pycode-gpt.toml"
-    return report(file, ledger=file.with_suffix(".db.xz")).claims
 
 
 def _rounded(outcome: Any, family: str, arm: str, other: str) -> tuple[float, float]:
