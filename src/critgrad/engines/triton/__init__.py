@@ -107,8 +107,8 @@ class Engine:
             aligned = all(a % 16 == 0 for a in (*addresses[:-COUNTERS], part.length, start))
             rows.append((*addresses, part.length, part.row, start, aligned, part.counts))
         self.tensors = self._table(rows)
-        self.decisions = torch.zeros(store.rows, DECISION_COLUMNS, dtype=torch.int64, device=device)
-        self.corrections = torch.ones(len(parts), CORRECTION_COLUMNS, dtype=torch.float32, device=device)
+        self.decisions = torch.zeros(store.rows, DECISION_COLUMNS.value, dtype=torch.int64, device=device)
+        self.corrections = torch.ones(len(parts), CORRECTION_COLUMNS.value, dtype=torch.float32, device=device)
         self.weights = torch.zeros(store.rows, C, dtype=torch.float32, device=device)
         self.offered = torch.zeros(store.rows, dtype=torch.float32, device=device)
         self.adding: dict[Any, Tensor] = {}  # (scale, share) by the number of entries, of each aggregation in use

@@ -30,8 +30,6 @@ from .device_functions import (
     pointer,
 )
 
-CORRECTIONS = tl.constexpr(CORRECTION_COLUMNS)
-
 
 @triton.jit
 def _power(base, exponent):
@@ -109,7 +107,7 @@ def norms_kernel(
     s_address = tl.load(entry + SUM)
     if COUNTS:
         if (start == 0) & (g_address != 0):
-            _count_step(entry, corrections + tensor * CORRECTIONS, beta1, beta2, fading, FAMILY)
+            _count_step(entry, corrections + tensor * CORRECTION_COLUMNS, beta1, beta2, fading, FAMILY)
     full = (start + SPAN <= length) & (tl.load(entry + ALIGNED) != 0) & (g_address != 0)
     if full:
         square, against, own = _squares(g_address, s_address, start, length, DTYPE, COSINE, SPAN, BLOCK, True)
@@ -250,7 +248,7 @@ def dots_kernel(
             newest = newest_entry(grams + tl.load(entry + ROW) * topC * topC, topC, WIDTH)
         if COUNTS:
             if (start == 0) & (g_address != 0):
-                _count_step(entry, corrections + tensor * CORRECTIONS, beta1, beta2, fading, FAMILY)
+                _count_step(entry, corrections + tensor * CORRECTION_COLUMNS, beta1, beta2, fading, FAMILY)
         end = tl.minimum(length - start, SPAN).to(tl.int32)
         whole = tl.where((tl.load(entry + ALIGNED) != 0) & (g_address != 0), end // BLOCK * BLOCK, 0)
         square = tl.zeros((1, LANES), tl.float32)

@@ -44,8 +44,6 @@ from .device_functions import (
     store,
 )
 
-COLUMNS = tl.constexpr(DECISION_COLUMNS)
-CORRECTIONS = tl.constexpr(CORRECTION_COLUMNS)
 REFRESH_STEPS = tl.constexpr(REFRESH_STEPS_PER_SLOT)
 
 
@@ -91,8 +89,7 @@ def base_update(
 
 @triton.jit
 def slot_values(
-    slots, scales, k, length, start, offsets, mask,
-    CODE: tl.constexpr, LARGEST: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
+    slots, scales, k, length, start, offsets, mask, LARGEST: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr
 ):  # fmt: skip
     """``(codes, scales, values)`` of slot ``k``."""
     codes = load(slots + k * length, offsets, mask, FULL)
@@ -105,12 +102,11 @@ def slot_values(
 
 @triton.jit
 def damped(
-    slots, scales, weights, k, length, start, offsets, mask,
-    CODE: tl.constexpr, LARGEST: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
+    slots, scales, weights, k, length, start, offsets, mask, LARGEST: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr
 ):  # fmt: skip
     """Slot ``k`` times its weight; a scale is multiplied with the weight, once a row, and not with every value."""
     weight = tl.load(weights + k)
-    codes, scale, _ = slot_values(slots, scales, k, length, start, offsets, mask, CODE, LARGEST, BLOCK, FULL)
+    codes, scale, _ = slot_values(slots, scales, k, length, start, offsets, mask, LARGEST, BLOCK, FULL)
     if LARGEST > 0:
         weight = weight * scale
     return weight * numbers(codes, LARGEST)
@@ -129,7 +125,7 @@ def work_on_chunk(
         # Said of the length and not of k times it: that is folded away for a known k of 1, and what was said with it.
         length = tl.multiple_of(length, 16)
     row = tl.load(entry + ROW)
-    decision = decisions + row * COLUMNS
+    decision = decisions + row * DECISION_COLUMNS
     k = tl.load(decision + SLOT)
     accept = tl.load(decision + ACCEPT) != 0
     finite = tl.load(decision + FINITE) != 0
@@ -161,14 +157,11 @@ def work_on_chunk(
             weights += row * topC
         if FULL:
             for i in tl.static_range(DAMPING):  # unrolled, so that the loads of many slots are in flight
-                d -= damped(slots, scales, weights, i, length, start, offsets, mask, CODE, LARGEST, BLOCK, FULL)
+                d -= damped(slots, scales, weights, i, length, start, offsets, mask, LARGEST, BLOCK, FULL)
         else:
             for i in range(DAMPING):  # few chunks come here: not worth the registers
-                d -= damped(slots, scales, weights, i, length, start, offsets, mask, CODE, LARGEST, BLOCK, FULL)
-        if FULL:
-            tl.store(slots + k * length + offsets, new_codes, mask=accept)
-        else:
-            tl.store(slots + k * length + offsets, new_codes, mask=mask & accept)
+                d -= damped(slots, scales, weights, i, length, start, offsets, mask, LARGEST, BLOCK, FULL)
+        tl.store(slots + k * length + offsets, new_codes, mask=accept if FULL else mask & accept)
         if LARGEST > 0:
             there = scale_offsets(start, BLOCK)
             blocks = tl.cdiv(length, 256)
@@ -176,13 +169,11 @@ def work_on_chunk(
     else:
         sums = pointer(tl.load(entry + SUM), tl.float32, FULL)
         s = load(sums, offsets, mask, FULL)
-        old_codes, old_scale, old = slot_values(
-            slots, scales, k, length, start, offsets, mask, CODE, LARGEST, BLOCK, FULL
-        )
+        old_codes, old_scale, old = slot_values(slots, scales, k, length, start, offsets, mask, LARGEST, BLOCK, FULL)
         source = s
         if PICK >= 0:
             j = tl.load(decision + PICKED + PICK)
-            _, _, source = slot_values(slots, scales, j, length, start, offsets, mask, CODE, LARGEST, BLOCK, FULL)
+            _, _, source = slot_values(slots, scales, j, length, start, offsets, mask, LARGEST, BLOCK, FULL)
         use = weights + 2 * tl.where(finite, tl.load(decision + LIVE), 0)
         d = tl.load(use) * (g + tl.load(use + 1) * source)
         new = decode(new_codes, new_scale, LARGEST)
@@ -191,7 +182,7 @@ def work_on_chunk(
             # The rolling refresh: this chunk's sum anew, from all slots.
             s_after = s * 0.0
             for i in range(topC):
-                _, _, values = slot_values(slots, scales, i, length, start, offsets, mask, CODE, LARGEST, BLOCK, FULL)
+                _, _, values = slot_values(slots, scales, i, length, start, offsets, mask, LARGEST, BLOCK, FULL)
                 s_after += tl.where(accept & (i == k), new, values)
         store(slots + k * length, offsets, tl.where(accept, new_codes, old_codes), mask, FULL)
         store(sums, offsets, s_after, mask, FULL)
@@ -234,7 +225,7 @@ def update_kernel(
     """One chunk of one tensor. ``weights``: of every slot, by memory; or (scale, share) by the number of entries."""
     chunk = tl.program_id(0)
     tensor, start, entry, g_address = chunk_of(chunks, chunk, tensors, grads)
-    corrections += tensor * CORRECTIONS
+    corrections += tensor * CORRECTION_COLUMNS
     if LR_TENSOR:
         lr = tl.load(lr)
     full = (start + BLOCK <= tl.load(entry + LENGTH)) & (tl.load(entry + ALIGNED) != 0) & (g_address != 0)
