@@ -205,8 +205,7 @@ class Engine:
         if addresses == self.grad_addresses and not capturing and not self.captured:
             return
         self.grad_addresses = addresses
-        table = torch.tensor(addresses, dtype=torch.int64, device="cpu")
-        table = table if INTERPRETED else table.pin_memory()
+        table = torch.tensor(addresses, dtype=torch.int64, device="cpu", pin_memory=not INTERPRETED)
         if capturing:
             # The graph reads this buffer at every replay, so it must stay and never be written again.
             self.captured.append(table)
@@ -281,12 +280,11 @@ class Engine:
             changed = [part.param for part, present in zip(parts, self.present) if present]
             shards = [local(param.detach()) for param in changed if is_dtensor(param)]
             torch.autograd.graph.increment_version(changed + shards)
-            return [None] * len(parts)
         directions: list[Tensor | None] = [None] * len(parts)
-        for dtype, numbers in self.pieces.items():
+        for dtype, buffer in out.items():
             # Faster than views one by one.
-            shaped = _unflatten_dense_tensors(out[dtype], [self.shapes[i] for i in numbers])
-            for i, d in zip(numbers, shaped):
+            shaped = _unflatten_dense_tensors(buffer, [self.shapes[i] for i in self.pieces[dtype]])
+            for i, d in zip(self.pieces[dtype], shaped):
                 if self.present[i]:
                     layout = parts[i].layout
                     directions[i] = d if layout.contiguous and d.numel() else layout.unflatten(d.reshape(-1))
