@@ -64,9 +64,7 @@ def kinds(options: Sequence[dict[str, Any]]) -> Any:
 
 def wants_one_buffer(store: Store, epilogue: Any, only_torch: str) -> bool:
     """Whether slots are best in one buffer: torch's operations on an accelerator, where each costs a launch."""
-    from .torch_ops import TorchOps
-
-    return store.device.type not in ("cpu", "meta") and _chosen(store, epilogue, only_torch)[0] is TorchOps
+    return store.device.type not in ("cpu", "meta") and _chosen(store, epilogue, only_torch)[0].name == "torch"
 
 
 def choose(store: Store, epilogue: Any, only_torch: str) -> None:

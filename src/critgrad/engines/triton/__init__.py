@@ -132,10 +132,7 @@ class Engine:
 
     def _tensors(self, part: Part, group: dict[str, Any] | None) -> list[Tensor | None]:
         """In the order of the table's columns: parameter, slots, sum, scales, two buffers, two counters."""
-        buffers: list[Any] = []
-        counters: list[Any] = []
-        if group is not None:
-            buffers, counters = self.epilogue.prepare(part, group)
+        buffers, counters = ([], []) if group is None else self.epilogue.prepare(part, group)
         ours = [part.tensors.get(key) for key in (SLOTS, SUM, SCALE)]
         # The parameter itself where it is plain: an alias would not show that its storage has been replaced.
         param = local(part.param.detach()) if part.sharded else part.param

@@ -51,11 +51,10 @@ def total(partials, begin, end, stride, column, BLOCK: tl.constexpr):
 
 @triton.jit
 def choose(
-    priority, norm, born, live, inside, slots, g_norm, entry, cosine, t, seed, stream, every, max_age, topC,
+    priority, norm, born, live, n, inside, slots, g_norm, entry, cosine, t, seed, stream, every, max_age, topC,
     POLICY: tl.constexpr, AGED: tl.constexpr,
 ):  # fmt: skip
     """``(admitted, slot)`` for a finite gradient that is not zero, whose priority would be ``entry``."""
-    n = tl.sum(live.to(tl.int64), axis=0)
     full = n == topC
     lowest = tl.min(tl.where(live, priority, float("inf")), axis=0)
     coin = uniform(seed, t, stream, 0)
@@ -172,9 +171,7 @@ def decide_kernel(
     inside = slots < topC
     at = number * topC + slots
     begin, end = tl.load(bounds + 2 * number), tl.load(bounds + 2 * number + 1)
-    stride = tl.cast(3 if COSINE else 1, tl.int64)
-    if DAMPS:
-        stride = 1 + (2 if ROUNDED else 1) * topC
+    stride = 1 + (2 if ROUNDED else 1) * topC if DAMPS else tl.cast(3 if COSINE else 1, tl.int64)
     square = total(partials, begin, end, stride, 0, BLOCK)
     g_norm = tl.sqrt(square.to(tl.float32))
     finite = (g_norm - g_norm) == 0.0  # neither inf nor NaN
@@ -207,17 +204,13 @@ def decide_kernel(
     live = born > 0
     n = tl.sum(live.to(tl.int64), axis=0)
     t = tl.load(clocks + number) + 1
-    offered = g_norm
-    if GIVEN:
-        offered = tl.load(priorities_given + number)
-    entry = offered
-    if POLICY == "bottomC":
-        entry = tl.minimum(1.0 / offered, _LARGEST)
+    offered = tl.load(priorities_given + number) if GIVEN else g_norm
+    entry = tl.minimum(1.0 / offered, _LARGEST) if POLICY == "bottomC" else offered
     if PICKS:
         write_picks(decisions, number, norm, born, live, slots, n)
     admitted, slot = choose(
-        priority, norm, born, live, inside, slots, g_norm, entry, cosine, t, seed, tl.load(streams + number), every, max_age,
-        topC, POLICY, AGED,
+        priority, norm, born, live, n, inside, slots, g_norm, entry, cosine, t, seed, tl.load(streams + number), every,
+        max_age, topC, POLICY, AGED,
     )  # fmt: skip
     accept = as_flag(admitted & finite & (g_norm > 0) & (offered >= 0) & (offered - offered == 0.0))
     there = decisions + number * DECISION_COLUMNS
@@ -227,9 +220,7 @@ def decide_kernel(
     tl.store(there + LIVE, n)
     tl.store(there + CLOCK, tl.where(finite, t, t - 1))
     if DAMPS:
-        products = tl.where(slots == slot, square, a)
-        if ROUNDED:
-            products = a * 0.0 + float("nan")
+        products = a * 0.0 + float("nan") if ROUNDED else tl.where(slots == slot, square, a)
         gram = tl.where((row == slot) & accept, products[None, :], gram)
         gram = tl.where((column == slot) & accept, products[:, None], gram)
         tl.store(grams + row * topC + column, gram, mask=both)

@@ -45,16 +45,12 @@ def chunk_of(chunks, number, tensors, grads):
 def pointer(address, DTYPE: tl.constexpr, FULL: tl.constexpr):
     """An address as a pointer; of a whole chunk it is known to be aligned."""
     p = address.to(tl.pointer_type(DTYPE))
-    if FULL:
-        p = tl.multiple_of(p, 16)
-    return p
+    return tl.multiple_of(p, 16) if FULL else p
 
 
 @triton.jit
 def load(p, offsets, mask, FULL: tl.constexpr):
-    if FULL:
-        return tl.load(p + offsets)
-    return tl.load(p + offsets, mask=mask, other=0)
+    return tl.load(p + offsets) if FULL else tl.load(p + offsets, mask=mask, other=0)
 
 
 @triton.jit

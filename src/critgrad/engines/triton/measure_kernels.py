@@ -138,14 +138,10 @@ def _products(
     row = k * length
     if FULL:
         row = tl.multiple_of(row, (1, 16))
-        codes = tl.load(slots + row + offsets, mask=k < topC, other=0)
-    else:
-        codes = tl.load(slots + row + offsets, mask=(k < topC) & mask, other=0)
+    codes = tl.load(slots + row + offsets, mask=k < topC if FULL else (k < topC) & mask, other=0)
     G = numbers(codes, LARGEST)
     products = _by_lane(G * g, EACH)
-    squares = products
-    if ROUNDED:
-        squares = _by_lane(G * newest, EACH)
+    squares = _by_lane(G * newest, EACH) if ROUNDED else products
     if LARGEST > 0:
         # Loaded (lanes, slots), since Triton deals the first of two equal axes to the lanes: where products are already.
         blocks = tl.cdiv(length, SCALE_BLOCK)
@@ -236,9 +232,7 @@ def dots_kernel(
     b_sum = tl.zeros((LOW,), tl.float64)
     s_sum = tl.zeros((LOW,), tl.float64)
     topC = tl.cast(topC, tl.int64)
-    newest = tl.cast(0, tl.int64)
-    if not BY_TENSOR:
-        newest = newest_entry(grams, topC, WIDTH)
+    newest = tl.cast(0, tl.int64) if BY_TENSOR else newest_entry(grams, topC, WIDTH)
     for chunk in range(tl.program_id(0), count, tl.num_programs(0)):
         tensor, start, entry, g_address = chunk_of(chunks, chunk, tensors, grads)
         length = tl.load(entry + LENGTH)

@@ -79,10 +79,7 @@ def base_update(
         tl.static_assert(FAMILY == "sgd", "a family that this kernel does not know")
         if BUFFERS > 0:
             m = momentum * m + d
-            if NESTEROV:
-                d = d + momentum * m
-            else:
-                d = m
+            d = d + momentum * m if NESTEROV else m
         p = p - lr * d
     return p, m, v
 
@@ -140,15 +137,9 @@ def work_on_chunk(
     buffer1 = pointer(tl.load(entry + BUFFER1), DTYPE, FULL)
 
     g = load(pointer(g_address, DTYPE, FULL), offsets, updated, FULL).to(tl.float32)
-    p = g
-    if FAMILY != "none":
-        p = load(params, offsets, mask, FULL).to(tl.float32)
-    m = g
-    v = g
-    if BUFFERS > 0:
-        m = load(buffer0, offsets, mask, FULL).to(tl.float32)
-    if BUFFERS > 1:
-        v = load(buffer1, offsets, mask, FULL).to(tl.float32)
+    p = load(params, offsets, mask, FULL).to(tl.float32) if FAMILY != "none" else g
+    m = load(buffer0, offsets, mask, FULL).to(tl.float32) if BUFFERS > 0 else g
+    v = load(buffer1, offsets, mask, FULL).to(tl.float32) if BUFFERS > 1 else g
     new_codes, new_scale = encode(g, 1, CODE, LARGEST)
 
     if DAMPING > 0:
@@ -196,9 +187,7 @@ def work_on_chunk(
         d = tl.where(finite, tl.minimum(tl.maximum(d, -65504.0), 65504.0), g)
     if FAMILY == "none":
         there = out + tl.load(entry + START)
-        if FULL:
-            there = tl.multiple_of(there, 16)
-        store(there, offsets, d.to(DTYPE), updated, FULL)
+        store(tl.multiple_of(there, 16) if FULL else there, offsets, d.to(DTYPE), updated, FULL)
     else:
         d = d.to(DTYPE).to(tl.float32)
         p, m, v = base_update(
