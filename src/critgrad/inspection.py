@@ -162,9 +162,7 @@ def _report(memory: Store, row: int) -> dict[str, Any]:
     clock = int(memory.clock[row])
     norms = memory.norm[row].tolist()
     priorities = memory.priority[row].tolist()
-    sums = [part.sum for part in parts if part.sum is not None]
     gradient, total = _norms(memory, parts)
-    just_written = [k for k in live if born[k] == clock]
     return {
         "scope": "tensor" if memory.by_tensor else parts[0].options["scope"],
         "policy": memory.policy.name,
@@ -177,9 +175,9 @@ def _report(memory: Store, row: int) -> dict[str, Any]:
         "norms": [norms[k] for k in live],
         "ages": [clock + 1 - born[k] for k in live],
         "slots": live,
-        "last_slot": just_written[0] if just_written else None,
+        "last_slot": next((k for k in live if born[k] == clock), None),
         "gradient_norm": gradient,
-        "sum_norm": total if sums else None,
+        "sum_norm": None if all(part.sum is None for part in parts) else total,
         "mean_norm": sum(norms[k] for k in live) / len(live) if live else None,
         "bytes": slot_bytes(parts) + table_bytes(memory) // memory.rows,
     }
@@ -207,9 +205,7 @@ def _gradients(parts: list[Part]) -> list[Any]:
 def _norms(memory: Store, parts: list[Any]) -> tuple[float | None, float]:
     """Norm of the gradients in ``p.grad`` and of the running sums of some parts, over all ranks."""
     grads = _gradients(parts)
-    both = torch.stack(
-        [squares(grads, parts, memory.device).sum(), squares([p.sum for p in parts], parts, memory.device).sum()]
-    )
+    both = torch.stack([squares(each, parts, memory.device).sum() for each in (grads, [p.sum for p in parts])])
     gradient, total = all_reduce_(both, memory).tolist()
     none = all(g is None for g in grads)
     return (None if none else math.sqrt(gradient) if gradient >= 0 else math.nan), math.sqrt(total)

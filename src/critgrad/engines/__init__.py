@@ -18,24 +18,8 @@ import torch
 from ..memory.aggregations import Aggregation, Linear, adding_weights, aggregation_of
 from ..memory.store import Store
 
-# engine -> (its module, the kinds of device it may serve)
-ENGINES = {
-    "triton": ("critgrad.engines.triton", ("cuda",)),
-    "native": ("critgrad.engines.native", ("cpu",)),
-}
-
-
-def _candidates(store: Store) -> list[str]:
-    """Which engines could serve this kind of device; their modules take a while to import."""
-    wanted = os.environ.get("CRITGRAD_ENGINE")
-    if wanted not in (None, "", "torch", *ENGINES):
-        raise ValueError(f"Invalid CRITGRAD_ENGINE: {wanted!r}, expected torch or one of {', '.join(ENGINES)}")
-    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-    return [
-        name
-        for name, (_, devices) in ENGINES.items()
-        if wanted in (None, "", name) and (store.device.type in devices or (name == "triton" and interpreted))
-    ]
+# engine, which is a module here -> the kind of device that it serves
+ENGINES = {"triton": "cuda", "native": "cpu"}
 
 
 def _chosen(store: Store, epilogue: Any, only_torch: str) -> tuple[Any, Any, str]:
@@ -44,9 +28,15 @@ def _chosen(store: Store, epilogue: Any, only_torch: str) -> tuple[Any, Any, str
 
     if only_torch:
         return TorchOps, None, f"kernels are turned off ({only_torch})"
+    wanted = os.environ.get("CRITGRAD_ENGINE", "")
+    if wanted not in ("", "torch", *ENGINES):
+        raise ValueError(f"Invalid CRITGRAD_ENGINE: {wanted!r}, expected torch or one of {', '.join(ENGINES)}")
     reasons: list[str] = []
-    for name in _candidates(store):
-        module: Any = import_module(ENGINES[name][0])
+    for name, device in ENGINES.items():
+        interpreted = name == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
+        if wanted not in ("", name) or not (interpreted or store.device.type == device):
+            continue
+        module: Any = import_module(f"{__name__}.{name}")  # takes a while
         why = module.declines(store)
         if why is not None:
             reasons.append(why)
@@ -57,7 +47,7 @@ def _chosen(store: Store, epilogue: Any, only_torch: str) -> tuple[Any, Any, str
             if why is not None:
                 reasons.append(f"{epilogue.base_name} makes its own update: {why}")
         return module.Engine, epilogue if why is None else None, "; ".join(reasons)
-    if os.environ.get("CRITGRAD_ENGINE") == "torch":
+    if wanted == "torch":
         reasons.append("kernels are turned off (CRITGRAD_ENGINE=torch)")
     return TorchOps, None, "; ".join(reasons) or f"there are no kernels for parameters on {store.device.type}"
 
@@ -74,9 +64,7 @@ def kinds(options: Sequence[dict[str, Any]]) -> Any:
 
 def wants_one_buffer(store: Store, epilogue: Any, only_torch: str) -> bool:
     """Whether slots are best in one buffer: torch's operations on an accelerator, where each costs a launch."""
-    from .torch_ops import TorchOps
-
-    return store.device.type not in ("cpu", "meta") and _chosen(store, epilogue, only_torch)[0] is TorchOps
+    return store.device.type not in ("cpu", "meta") and _chosen(store, epilogue, only_torch)[0].name == "torch"
 
 
 def choose(store: Store, epilogue: Any, only_torch: str) -> None:

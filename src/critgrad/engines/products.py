@@ -47,7 +47,7 @@ def row_dots(block: Block, g: Tensor, square: Tensor) -> tuple[Tensor, Tensor, T
     dots: list[Tensor] = []
     rows: list[Tensor] = []
     own: list[Tensor] = []
-    for start in range(0, length, max(size, 1)):
+    for start in range(0, max(length, 1), max(size, 1)):
         stop = min(start + size, length)
         G, x = slots.columns(start, stop), g[start:stop]
         dots += _dots(G, x.to(block.work))
@@ -55,10 +55,8 @@ def row_dots(block: Block, g: Tensor, square: Tensor) -> tuple[Tensor, Tensor, T
             y = slots.decode(*slots.encode(x))
             rows += _dots(G, y)
             own.append(dot(y, y, block.work))
-    nothing = torch.zeros(slots.values.shape[0], dtype=torch.float64, device=block.device)
-    a = torch.stack(dots).sum(0) if dots else nothing
-    r = torch.stack(rows).sum(0) if rows else a
-    return a, r, torch.stack(own).sum() if own else square
+    a = torch.stack(dots).sum(0)
+    return a, torch.stack(rows).sum(0) if rows else a, torch.stack(own).sum() if own else square
 
 
 def _dots(G: Tensor, x: Tensor) -> list[Tensor]:

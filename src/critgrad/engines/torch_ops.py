@@ -157,7 +157,7 @@ class TorchOps:
             if not self.host:
                 k, accept = (field[block.row].to(block.device) for field in (decision.slot, decision.accept))
                 unseen.insert(block, g, k, accept)
-            if block.sum is not None:
+            if block.sum is not None and not (self.host and not self.finite[block.row]):
                 self._refresh(block)
 
     def _store(self, block: Block, g: Tensor | None, k: int, start: int, stop: int) -> None:
@@ -173,14 +173,11 @@ class TorchOps:
         """NOTE [refresh]: the slice is a function of the clock alone, so a resumed run refreshes the same slices."""
         assert block.sum is not None
         length, steps = block.refresh_span()
-        length = min(length, block.length)
-        if length == 0 or (self.host and not self.finite[block.row]):
-            return
-        clock = self.store.clock[block.row]
-        if not self.host:
+        length, clock = min(length, block.length), self.store.clock[block.row]
+        if self.host:
+            begin = (int(clock) + block.number) % steps * length
+            end = min(begin + length, block.length)
+            if begin < end:
+                block.sum[begin:end] = block.slots.columns(begin, end).sum(0)
+        elif length > 0:
             unseen.refresh(block, clock.to(block.device), length, steps)
-            return
-        begin = (int(clock) + block.number) % steps * length
-        end = min(begin + length, block.length)
-        if begin < end:
-            block.sum[begin:end] = block.slots.columns(begin, end).sum(0)

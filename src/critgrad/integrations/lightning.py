@@ -38,10 +38,8 @@ class MemoryCallback(Callback):
         if step == self._last_step or step % (self.every or trainer.log_every_n_steps) != 0:
             return  # between two steps when gradients are accumulated, or not due
         self._last_step = step
-        optimizers = trainer.optimizers
-        for number, optimizer in enumerate(optimizers):
-            prefix = "" if len(optimizers) == 1 else f"optimizer-{number}/"
+        for number, optimizer in enumerate(trainer.optimizers):
+            prefix = "" if len(trainer.optimizers) == 1 else f"optimizer-{number}/"
             said = {prefix + name: value for name, value in scalars(optimizer).items()}
-            if said:
-                for logger in trainer.loggers:
-                    logger.log_metrics(said, step=step)
+            for logger in trainer.loggers if said else ():
+                logger.log_metrics(said, step=step)

@@ -179,20 +179,16 @@ class Engine:
         if sums is not self.sums:
             self.sums.copy_(sums)
         self.memory.offered = None
-        if self.policy < 0:
-            self._decide_by_functions(priority)
+        if self.policy < 0:  # it is an object of functions
+            store = self.store
+            before = store.asks(self.sums[:, 0], priority)
+            decision, live = decide(store.policy, before, store.options["max_age"]), before.live.sum(-1)
+            store.advance(before, decision)
+            columns = (decision.accept.long(), decision.slot, store.clock, decision.finite.long(), live)
+            self.rooms["rows"].copy_(torch.stack(columns, -1))
         elif priority is not None:
             self.memory.offered = self.offered.copy_(priority).data_ptr()
         self.core.decide(self.address)
-
-    def _decide_by_functions(self, priority: Tensor | None) -> None:
-        """The decision of a policy that is an object of functions."""
-        store = self.store
-        before = store.asks(self.sums[:, 0], priority)
-        decision, live = decide(store.policy, before, store.options["max_age"]), before.live.sum(-1)
-        store.advance(before, decision)
-        columns = (decision.accept.long(), decision.slot, store.clock, decision.finite.long(), live)
-        self.rooms["rows"].copy_(torch.stack(columns, -1))
 
     def apply(self, fresh: bool) -> list[Tensor | None]:
         """Pass 2: directions (or, with an epilogue, the base's update on them) and insertion."""

@@ -203,10 +203,9 @@ static int64_t first_to_go(const Table *m, int by_age) {
 }
 
 static int admits(const Table *m, int64_t policy, int64_t seed, int64_t every) {
-    int full = m->live == m->topC;
     if (policy == RANDOM) return uniform(seed, m->t, m->stream, ADMISSION) < 0.5;
     if (policy == SPARSE) return (m->t - 1) % every == 0;
-    if (!full || policy == FIFO) return 1;
+    if (m->live < m->topC || policy == FIFO) return 1;
     if (policy == MNDS) {
         float mean = 0;
         for (int64_t k = 0; k < m->topC; k++) mean += m->norm[k];

@@ -107,8 +107,8 @@ class Engine:
             aligned = all(a % 16 == 0 for a in (*addresses[:-COUNTERS], part.length, start))
             rows.append((*addresses, part.length, part.row, start, aligned, part.counts))
         self.tensors = self._table(rows)
-        self.decisions = torch.zeros(store.rows, DECISION_COLUMNS, dtype=torch.int64, device=device)
-        self.corrections = torch.ones(len(parts), CORRECTION_COLUMNS, dtype=torch.float32, device=device)
+        self.decisions = torch.zeros(store.rows, DECISION_COLUMNS.value, dtype=torch.int64, device=device)
+        self.corrections = torch.ones(len(parts), CORRECTION_COLUMNS.value, dtype=torch.float32, device=device)
         self.weights = torch.zeros(store.rows, C, dtype=torch.float32, device=device)
         self.offered = torch.zeros(store.rows, dtype=torch.float32, device=device)
         self.adding: dict[Any, Tensor] = {}  # (scale, share) by the number of entries, of each aggregation in use
@@ -132,10 +132,7 @@ class Engine:
 
     def _tensors(self, part: Part, group: dict[str, Any] | None) -> list[Tensor | None]:
         """In the order of the table's columns: parameter, slots, sum, scales, two buffers, two counters."""
-        buffers: list[Any] = []
-        counters: list[Any] = []
-        if group is not None:
-            buffers, counters = self.epilogue.prepare(part, group)
+        buffers, counters = ([], []) if group is None else self.epilogue.prepare(part, group)
         ours = [part.tensors.get(key) for key in (SLOTS, SUM, SCALE)]
         # The parameter itself where it is plain: an alias would not show that its storage has been replaced.
         param = local(part.param.detach()) if part.sharded else part.param
@@ -205,8 +202,7 @@ class Engine:
         if addresses == self.grad_addresses and not capturing and not self.captured:
             return
         self.grad_addresses = addresses
-        table = torch.tensor(addresses, dtype=torch.int64, device="cpu")
-        table = table if INTERPRETED else table.pin_memory()
+        table = torch.tensor(addresses, dtype=torch.int64, device="cpu", pin_memory=not INTERPRETED)
         if capturing:
             # The graph reads this buffer at every replay, so it must stay and never be written again.
             self.captured.append(table)
@@ -281,12 +277,11 @@ class Engine:
             changed = [part.param for part, present in zip(parts, self.present) if present]
             shards = [local(param.detach()) for param in changed if is_dtensor(param)]
             torch.autograd.graph.increment_version(changed + shards)
-            return [None] * len(parts)
         directions: list[Tensor | None] = [None] * len(parts)
-        for dtype, numbers in self.pieces.items():
+        for dtype, buffer in out.items():
             # Faster than views one by one.
-            shaped = _unflatten_dense_tensors(out[dtype], [self.shapes[i] for i in numbers])
-            for i, d in zip(numbers, shaped):
+            shaped = _unflatten_dense_tensors(buffer, [self.shapes[i] for i in self.pieces[dtype]])
+            for i, d in zip(self.pieces[dtype], shaped):
                 if self.present[i]:
                     layout = parts[i].layout
                     directions[i] = d if layout.contiguous and d.numel() else layout.unflatten(d.reshape(-1))

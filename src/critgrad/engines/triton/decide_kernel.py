@@ -16,7 +16,6 @@ _NEVER = tl.constexpr(9223372036854775807)
 _ABOVE_ROUNDING = tl.constexpr(RHO_ABOVE_ROUNDING)
 _ROUNDING = tl.constexpr(ROUNDING_OF_PRODUCTS)
 _LARGEST = tl.constexpr(3.4028234663852886e38)
-COLUMNS = tl.constexpr(DECISION_COLUMNS)
 KNOWN_POLICIES = ("KotH", "bottomC", "FIFO", "random", "MNDS", "CDS", "CSS", "RR", "NCPR", "sparse")
 
 
@@ -52,11 +51,10 @@ def total(partials, begin, end, stride, column, BLOCK: tl.constexpr):
 
 @triton.jit
 def choose(
-    priority, norm, born, live, inside, slots, g_norm, entry, cosine, t, seed, stream, every, max_age, topC,
+    priority, norm, born, live, n, inside, slots, g_norm, entry, cosine, t, seed, stream, every, max_age, topC,
     POLICY: tl.constexpr, AGED: tl.constexpr,
 ):  # fmt: skip
     """``(admitted, slot)`` for a finite gradient that is not zero, whose priority would be ``entry``."""
-    n = tl.sum(live.to(tl.int64), axis=0)
     full = n == topC
     lowest = tl.min(tl.where(live, priority, float("inf")), axis=0)
     coin = uniform(seed, t, stream, 0)
@@ -98,23 +96,6 @@ def choose(
 
 
 @triton.jit
-def advance(
-    priorities, norms, borns, clocks, inserted, row, priority, norm, born, inside, slots, g_norm, entry, t, finite, accept,
-    slot, decay, topC,
-):  # fmt: skip
-    """The tables after the insertion, every priority decayed; nothing at all for a gradient that was not finite."""
-    hit = (slots == slot) & accept
-    priority = tl.where(hit, entry, priority)
-    priority = tl.where(finite, priority * decay, priority)
-    at = row * topC + slots
-    tl.store(priorities + at, priority, mask=inside)
-    tl.store(norms + at, tl.where(hit, g_norm, norm), mask=inside)
-    tl.store(borns + at, tl.where(hit, t, born), mask=inside)
-    tl.store(clocks + row, tl.where(finite, t, t - 1))
-    tl.store(inserted + row, tl.load(inserted + row) + accept.to(tl.int64))
-
-
-@triton.jit
 def write_picks(decisions, row, norm, born, live, slots, n):
     """The slots of the smallest, the lower median and the largest stored norm; of equal norms the oldest."""
     smaller = (norm[None, :] < norm[:, None]) | ((norm[None, :] == norm[:, None]) & (born[None, :] < born[:, None]))
@@ -123,9 +104,9 @@ def write_picks(decisions, row, norm, born, live, slots, n):
     median = tl.sum(tl.where(live & (rank == (tl.maximum(n, 1) - 1) // 2), slots, 0), axis=0)
     largest_norm = tl.max(tl.where(live, norm, -1.0), axis=0)
     largest = first_where(live & (norm == largest_norm), born, slots)
-    tl.store(decisions + row * COLUMNS + PICKED, smallest.to(tl.int64))
-    tl.store(decisions + row * COLUMNS + PICKED + 1, median.to(tl.int64))
-    tl.store(decisions + row * COLUMNS + PICKED + 2, tl.where(n > 0, largest, 0))
+    tl.store(decisions + row * DECISION_COLUMNS + PICKED, smallest.to(tl.int64))
+    tl.store(decisions + row * DECISION_COLUMNS + PICKED + 1, median.to(tl.int64))
+    tl.store(decisions + row * DECISION_COLUMNS + PICKED + 2, tl.where(n > 0, largest, 0))
 
 
 @triton.jit
@@ -190,9 +171,7 @@ def decide_kernel(
     inside = slots < topC
     at = number * topC + slots
     begin, end = tl.load(bounds + 2 * number), tl.load(bounds + 2 * number + 1)
-    stride = tl.cast(3 if COSINE else 1, tl.int64)
-    if DAMPS:
-        stride = 1 + (2 if ROUNDED else 1) * topC
+    stride = 1 + (2 if ROUNDED else 1) * topC if DAMPS else tl.cast(3 if COSINE else 1, tl.int64)
     square = total(partials, begin, end, stride, 0, BLOCK)
     g_norm = tl.sqrt(square.to(tl.float32))
     finite = (g_norm - g_norm) == 0.0  # neither inf nor NaN
@@ -225,33 +204,31 @@ def decide_kernel(
     live = born > 0
     n = tl.sum(live.to(tl.int64), axis=0)
     t = tl.load(clocks + number) + 1
-    offered = g_norm
-    if GIVEN:
-        offered = tl.load(priorities_given + number)
-    entry = offered
-    if POLICY == "bottomC":
-        entry = tl.minimum(1.0 / offered, _LARGEST)
+    offered = tl.load(priorities_given + number) if GIVEN else g_norm
+    entry = tl.minimum(1.0 / offered, _LARGEST) if POLICY == "bottomC" else offered
     if PICKS:
         write_picks(decisions, number, norm, born, live, slots, n)
     admitted, slot = choose(
-        priority, norm, born, live, inside, slots, g_norm, entry, cosine, t, seed, tl.load(streams + number), every, max_age,
-        topC, POLICY, AGED,
+        priority, norm, born, live, n, inside, slots, g_norm, entry, cosine, t, seed, tl.load(streams + number), every,
+        max_age, topC, POLICY, AGED,
     )  # fmt: skip
     accept = as_flag(admitted & finite & (g_norm > 0) & (offered >= 0) & (offered - offered == 0.0))
-    there = decisions + number * COLUMNS
+    there = decisions + number * DECISION_COLUMNS
     tl.store(there + SLOT, tl.minimum(tl.maximum(slot, 0), topC - 1))
     tl.store(there + ACCEPT, accept.to(tl.int64))
     tl.store(there + FINITE, finite.to(tl.int64))
     tl.store(there + LIVE, n)
     tl.store(there + CLOCK, tl.where(finite, t, t - 1))
     if DAMPS:
-        products = tl.where(slots == slot, square, a)
-        if ROUNDED:
-            products = a * 0.0 + float("nan")
+        products = a * 0.0 + float("nan") if ROUNDED else tl.where(slots == slot, square, a)
         gram = tl.where((row == slot) & accept, products[None, :], gram)
         gram = tl.where((column == slot) & accept, products[:, None], gram)
         tl.store(grams + row * topC + column, gram, mask=both)
-    advance(
-        priorities, norms, borns, clocks, inserted, number, priority, norm, born, inside, slots, g_norm, entry, t, finite,
-        accept, slot, decay, topC,
-    )  # fmt: skip
+    # The tables after the insertion, every priority decayed; nothing at all for a gradient that was not finite.
+    hit = (slots == slot) & accept
+    priority = tl.where(hit, entry, priority)
+    tl.store(priorities + at, tl.where(finite, priority * decay, priority), mask=inside)
+    tl.store(norms + at, tl.where(hit, g_norm, norm), mask=inside)
+    tl.store(borns + at, tl.where(hit, t, born), mask=inside)
+    tl.store(clocks + number, tl.where(finite, t, t - 1))
+    tl.store(inserted + number, tl.load(inserted + number) + accept.to(tl.int64))

@@ -9,37 +9,22 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-# Columns of the table of tensors, one row for each: addresses first. The buffers are the base's, in the order of its family.
-PARAM = tl.constexpr(0)
-SLOTS = tl.constexpr(1)
-SUM = tl.constexpr(2)
-SCALE = tl.constexpr(3)
-BUFFER0 = tl.constexpr(4)
-BUFFER1 = tl.constexpr(5)
-STEP = tl.constexpr(6)
-PRODUCT = tl.constexpr(7)  # of NAdam's momenta so far
-COUNTERS = 2  # the last addresses: of one number each, which need not be aligned
-LENGTH = tl.constexpr(8)
-ROW = tl.constexpr(9)  # of the memory's tables
-START = tl.constexpr(10)  # in the buffer of directions
-ALIGNED = tl.constexpr(11)  # whether all of it is
-COUNTED = tl.constexpr(12)  # whether this rank adds its squares
-_COLUMNS = tl.constexpr(13)
+# Columns of the table of tensors, one row for each: addresses first. The buffers are the base's, in the order of its family;
+# the last two are counters, of one number each, which need not be aligned (PRODUCT: of NAdam's momenta so far).
+PARAM, SLOTS, SUM, SCALE, BUFFER0, BUFFER1, STEP, PRODUCT = map(tl.constexpr, range(8))
+# ROW of the memory's tables; START in the buffer of directions; whether all of it is ALIGNED; COUNTED: whether this rank adds
+# its squares.
+LENGTH, ROW, START, ALIGNED, COUNTED = map(tl.constexpr, range(8, 13))
+COUNTERS = 2
+TENSOR_COLUMNS = tl.constexpr(13)
 
-# Columns of what an update is corrected with, one row per tensor.
-OF_MOMENTUM = tl.constexpr(0)  # Adam divides by it, NAdam multiplies with it
-OF_SQUARES = tl.constexpr(1)
-OF_DIRECTION = tl.constexpr(2)
-CORRECTION_COLUMNS = 3
+# Columns of what an update is corrected with, one row per tensor. OF_MOMENTUM: Adam divides by it, NAdam multiplies with it.
+OF_MOMENTUM, OF_SQUARES, OF_DIRECTION = map(tl.constexpr, range(3))
+CORRECTION_COLUMNS = tl.constexpr(3)
 
-# Columns of what was decided, one row per memory.
-SLOT = tl.constexpr(0)
-ACCEPT = tl.constexpr(1)
-FINITE = tl.constexpr(2)
-LIVE = tl.constexpr(3)
-CLOCK = tl.constexpr(4)  # after the step
-PICKED = tl.constexpr(5)  # by "min", "median", "max", in three columns
-DECISION_COLUMNS = 8
+# Columns of what was decided, one row per memory. CLOCK: after the step; PICKED: by "min", "median", "max", in three columns.
+SLOT, ACCEPT, FINITE, LIVE, CLOCK, PICKED = map(tl.constexpr, range(6))
+DECISION_COLUMNS = tl.constexpr(8)
 
 SCALE_BLOCK = tl.constexpr(256)
 _TINY = tl.constexpr(1.1754943508222875e-38)
@@ -53,23 +38,19 @@ def chunk_of(chunks, number, tensors, grads):
     """``(tensor, where the chunk starts in it, its row of the table, the address of its gradient)``."""
     tensor = tl.load(chunks + 2 * number)
     start = tl.multiple_of(tl.load(chunks + 2 * number + 1), 256)
-    return tensor, start, tensors + tensor * _COLUMNS, tl.load(grads + tensor)
+    return tensor, start, tensors + tensor * TENSOR_COLUMNS, tl.load(grads + tensor)
 
 
 @triton.jit
 def pointer(address, DTYPE: tl.constexpr, FULL: tl.constexpr):
     """An address as a pointer; of a whole chunk it is known to be aligned."""
     p = address.to(tl.pointer_type(DTYPE))
-    if FULL:
-        p = tl.multiple_of(p, 16)
-    return p
+    return tl.multiple_of(p, 16) if FULL else p
 
 
 @triton.jit
 def load(p, offsets, mask, FULL: tl.constexpr):
-    if FULL:
-        return tl.load(p + offsets)
-    return tl.load(p + offsets, mask=mask, other=0)
+    return tl.load(p + offsets) if FULL else tl.load(p + offsets, mask=mask, other=0)
 
 
 @triton.jit

@@ -30,8 +30,6 @@ from .device_functions import (
     pointer,
 )
 
-CORRECTIONS = tl.constexpr(CORRECTION_COLUMNS)
-
 
 @triton.jit
 def _power(base, exponent):
@@ -109,7 +107,7 @@ def norms_kernel(
     s_address = tl.load(entry + SUM)
     if COUNTS:
         if (start == 0) & (g_address != 0):
-            _count_step(entry, corrections + tensor * CORRECTIONS, beta1, beta2, fading, FAMILY)
+            _count_step(entry, corrections + tensor * CORRECTION_COLUMNS, beta1, beta2, fading, FAMILY)
     full = (start + SPAN <= length) & (tl.load(entry + ALIGNED) != 0) & (g_address != 0)
     if full:
         square, against, own = _squares(g_address, s_address, start, length, DTYPE, COSINE, SPAN, BLOCK, True)
@@ -140,14 +138,10 @@ def _products(
     row = k * length
     if FULL:
         row = tl.multiple_of(row, (1, 16))
-        codes = tl.load(slots + row + offsets, mask=k < topC, other=0)
-    else:
-        codes = tl.load(slots + row + offsets, mask=(k < topC) & mask, other=0)
+    codes = tl.load(slots + row + offsets, mask=k < topC if FULL else (k < topC) & mask, other=0)
     G = numbers(codes, LARGEST)
     products = _by_lane(G * g, EACH)
-    squares = products
-    if ROUNDED:
-        squares = _by_lane(G * newest, EACH)
+    squares = _by_lane(G * newest, EACH) if ROUNDED else products
     if LARGEST > 0:
         # Loaded (lanes, slots), since Triton deals the first of two equal axes to the lanes: where products are already.
         blocks = tl.cdiv(length, SCALE_BLOCK)
@@ -238,9 +232,7 @@ def dots_kernel(
     b_sum = tl.zeros((LOW,), tl.float64)
     s_sum = tl.zeros((LOW,), tl.float64)
     topC = tl.cast(topC, tl.int64)
-    newest = tl.cast(0, tl.int64)
-    if not BY_TENSOR:
-        newest = newest_entry(grams, topC, WIDTH)
+    newest = tl.cast(0, tl.int64) if BY_TENSOR else newest_entry(grams, topC, WIDTH)
     for chunk in range(tl.program_id(0), count, tl.num_programs(0)):
         tensor, start, entry, g_address = chunk_of(chunks, chunk, tensors, grads)
         length = tl.load(entry + LENGTH)
@@ -250,7 +242,7 @@ def dots_kernel(
             newest = newest_entry(grams + tl.load(entry + ROW) * topC * topC, topC, WIDTH)
         if COUNTS:
             if (start == 0) & (g_address != 0):
-                _count_step(entry, corrections + tensor * CORRECTIONS, beta1, beta2, fading, FAMILY)
+                _count_step(entry, corrections + tensor * CORRECTION_COLUMNS, beta1, beta2, fading, FAMILY)
         end = tl.minimum(length - start, SPAN).to(tl.int32)
         whole = tl.where((tl.load(entry + ALIGNED) != 0) & (g_address != 0), end // BLOCK * BLOCK, 0)
         square = tl.zeros((1, LANES), tl.float32)

@@ -44,8 +44,6 @@ from .device_functions import (
     store,
 )
 
-COLUMNS = tl.constexpr(DECISION_COLUMNS)
-CORRECTIONS = tl.constexpr(CORRECTION_COLUMNS)
 REFRESH_STEPS = tl.constexpr(REFRESH_STEPS_PER_SLOT)
 
 
@@ -81,18 +79,14 @@ def base_update(
         tl.static_assert(FAMILY == "sgd", "a family that this kernel does not know")
         if BUFFERS > 0:
             m = momentum * m + d
-            if NESTEROV:
-                d = d + momentum * m
-            else:
-                d = m
+            d = d + momentum * m if NESTEROV else m
         p = p - lr * d
     return p, m, v
 
 
 @triton.jit
 def slot_values(
-    slots, scales, k, length, start, offsets, mask,
-    CODE: tl.constexpr, LARGEST: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
+    slots, scales, k, length, start, offsets, mask, LARGEST: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr
 ):  # fmt: skip
     """``(codes, scales, values)`` of slot ``k``."""
     codes = load(slots + k * length, offsets, mask, FULL)
@@ -105,12 +99,11 @@ def slot_values(
 
 @triton.jit
 def damped(
-    slots, scales, weights, k, length, start, offsets, mask,
-    CODE: tl.constexpr, LARGEST: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
+    slots, scales, weights, k, length, start, offsets, mask, LARGEST: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr
 ):  # fmt: skip
     """Slot ``k`` times its weight; a scale is multiplied with the weight, once a row, and not with every value."""
     weight = tl.load(weights + k)
-    codes, scale, _ = slot_values(slots, scales, k, length, start, offsets, mask, CODE, LARGEST, BLOCK, FULL)
+    codes, scale, _ = slot_values(slots, scales, k, length, start, offsets, mask, LARGEST, BLOCK, FULL)
     if LARGEST > 0:
         weight = weight * scale
     return weight * numbers(codes, LARGEST)
@@ -129,7 +122,7 @@ def work_on_chunk(
         # Said of the length and not of k times it: that is folded away for a known k of 1, and what was said with it.
         length = tl.multiple_of(length, 16)
     row = tl.load(entry + ROW)
-    decision = decisions + row * COLUMNS
+    decision = decisions + row * DECISION_COLUMNS
     k = tl.load(decision + SLOT)
     accept = tl.load(decision + ACCEPT) != 0
     finite = tl.load(decision + FINITE) != 0
@@ -144,15 +137,9 @@ def work_on_chunk(
     buffer1 = pointer(tl.load(entry + BUFFER1), DTYPE, FULL)
 
     g = load(pointer(g_address, DTYPE, FULL), offsets, updated, FULL).to(tl.float32)
-    p = g
-    if FAMILY != "none":
-        p = load(params, offsets, mask, FULL).to(tl.float32)
-    m = g
-    v = g
-    if BUFFERS > 0:
-        m = load(buffer0, offsets, mask, FULL).to(tl.float32)
-    if BUFFERS > 1:
-        v = load(buffer1, offsets, mask, FULL).to(tl.float32)
+    p = load(params, offsets, mask, FULL).to(tl.float32) if FAMILY != "none" else g
+    m = load(buffer0, offsets, mask, FULL).to(tl.float32) if BUFFERS > 0 else g
+    v = load(buffer1, offsets, mask, FULL).to(tl.float32) if BUFFERS > 1 else g
     new_codes, new_scale = encode(g, 1, CODE, LARGEST)
 
     if DAMPING > 0:
@@ -161,14 +148,11 @@ def work_on_chunk(
             weights += row * topC
         if FULL:
             for i in tl.static_range(DAMPING):  # unrolled, so that the loads of many slots are in flight
-                d -= damped(slots, scales, weights, i, length, start, offsets, mask, CODE, LARGEST, BLOCK, FULL)
+                d -= damped(slots, scales, weights, i, length, start, offsets, mask, LARGEST, BLOCK, FULL)
         else:
             for i in range(DAMPING):  # few chunks come here: not worth the registers
-                d -= damped(slots, scales, weights, i, length, start, offsets, mask, CODE, LARGEST, BLOCK, FULL)
-        if FULL:
-            tl.store(slots + k * length + offsets, new_codes, mask=accept)
-        else:
-            tl.store(slots + k * length + offsets, new_codes, mask=mask & accept)
+                d -= damped(slots, scales, weights, i, length, start, offsets, mask, LARGEST, BLOCK, FULL)
+        tl.store(slots + k * length + offsets, new_codes, mask=accept if FULL else mask & accept)
         if LARGEST > 0:
             there = scale_offsets(start, BLOCK)
             blocks = tl.cdiv(length, 256)
@@ -176,13 +160,11 @@ def work_on_chunk(
     else:
         sums = pointer(tl.load(entry + SUM), tl.float32, FULL)
         s = load(sums, offsets, mask, FULL)
-        old_codes, old_scale, old = slot_values(
-            slots, scales, k, length, start, offsets, mask, CODE, LARGEST, BLOCK, FULL
-        )
+        old_codes, old_scale, old = slot_values(slots, scales, k, length, start, offsets, mask, LARGEST, BLOCK, FULL)
         source = s
         if PICK >= 0:
             j = tl.load(decision + PICKED + PICK)
-            _, _, source = slot_values(slots, scales, j, length, start, offsets, mask, CODE, LARGEST, BLOCK, FULL)
+            _, _, source = slot_values(slots, scales, j, length, start, offsets, mask, LARGEST, BLOCK, FULL)
         use = weights + 2 * tl.where(finite, tl.load(decision + LIVE), 0)
         d = tl.load(use) * (g + tl.load(use + 1) * source)
         new = decode(new_codes, new_scale, LARGEST)
@@ -191,7 +173,7 @@ def work_on_chunk(
             # The rolling refresh: this chunk's sum anew, from all slots.
             s_after = s * 0.0
             for i in range(topC):
-                _, _, values = slot_values(slots, scales, i, length, start, offsets, mask, CODE, LARGEST, BLOCK, FULL)
+                _, _, values = slot_values(slots, scales, i, length, start, offsets, mask, LARGEST, BLOCK, FULL)
                 s_after += tl.where(accept & (i == k), new, values)
         store(slots + k * length, offsets, tl.where(accept, new_codes, old_codes), mask, FULL)
         store(sums, offsets, s_after, mask, FULL)
@@ -205,9 +187,7 @@ def work_on_chunk(
         d = tl.where(finite, tl.minimum(tl.maximum(d, -65504.0), 65504.0), g)
     if FAMILY == "none":
         there = out + tl.load(entry + START)
-        if FULL:
-            there = tl.multiple_of(there, 16)
-        store(there, offsets, d.to(DTYPE), updated, FULL)
+        store(tl.multiple_of(there, 16) if FULL else there, offsets, d.to(DTYPE), updated, FULL)
     else:
         d = d.to(DTYPE).to(tl.float32)
         p, m, v = base_update(
@@ -234,7 +214,7 @@ def update_kernel(
     """One chunk of one tensor. ``weights``: of every slot, by memory; or (scale, share) by the number of entries."""
     chunk = tl.program_id(0)
     tensor, start, entry, g_address = chunk_of(chunks, chunk, tensors, grads)
-    corrections += tensor * CORRECTIONS
+    corrections += tensor * CORRECTION_COLUMNS
     if LR_TENSOR:
         lr = tl.load(lr)
     full = (start + BLOCK <= tl.load(entry + LENGTH)) & (tl.load(entry + ALIGNED) != 0) & (g_address != 0)
