@@ -10,7 +10,7 @@ from typing import Any, cast
 from torch.optim import Optimizer, SparseAdam
 
 from ..memory.aggregations import aggregation_of
-from ..memory.options import DEFAULTS, check_options, default_options, option_keys, unexpected
+from ..memory.options import DEFAULTS, default_options, option_keys, unexpected
 from .mixin import Critical
 from .optimizer import CriticalMeta
 
@@ -60,7 +60,7 @@ def _signature(base: type[Optimizer], options: dict[str, Any]) -> python_inspect
     """The base's signature with our options behind it, for ``help()`` and editors."""
     own = python_inspect.signature(base)
     keyword_only = python_inspect.Parameter.KEYWORD_ONLY
-    keys = option_keys(set(own.parameters))
+    keys = option_keys(own.parameters)
     extra = [python_inspect.Parameter(keys[name], keyword_only, default=value) for name, value in options.items()]
     extra.append(python_inspect.Parameter("process_group", keyword_only, default=None))
     parameters = list(own.parameters.values())
@@ -94,7 +94,6 @@ def critical(cls: type[Optimizer], **defaults: Any) -> type[Critical]:
         if name not in DEFAULTS:
             raise unexpected("critical()", name, DEFAULTS)
     options = options_for(cls, defaults)
-    check_options([options])
     key = _class_key(cls, options)
     if key not in _classes:
         name = f"{cls.__name__}_{'F' if aggregation_of(options['aggr']).damps else 'C'}"

@@ -108,11 +108,8 @@ class Epilogue:
                 if group.get(name):
                     return f"{name}={group[name]}"
             given = [group[name] for name in self.family.numbers]
-            if any(
-                torch.is_tensor(value)
-                for each in given
-                for value in (each if isinstance(each, tuple | list) else [each])
-            ):
+            flat = [value for each in given for value in (each if isinstance(each, tuple | list) else [each])]
+            if any(map(torch.is_tensor, flat)):
                 return "an option is a tensor"
         return None
 

@@ -13,16 +13,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from ..memory.options import (
-    DEFAULTS,
-    check_options,
-    complete,
-    idle_options,
-    misspelt_keys,
-    option_keys,
-    read_options,
-    unexpected,
-)
+from ..memory.options import DEFAULTS, check_options, complete, option_keys, read_options, unexpected, without_effect
 from ..memory.prepared import Prepared
 from . import checkpoint
 from .families import family_of
@@ -47,7 +38,8 @@ class WithMemory(Optimizer, metaclass=CriticalMeta):
         keys = self._critical_keys()
         ours = {name: kwargs.pop(key) for name, key in keys.items() if key in kwargs}
         # NOTE [fused]: RMSprop and NAdam have no such option in torch, but kernels here, which can be turned off.
-        base_lacks_fused = "fused" not in self._critical_base_names() and family_of(self._critical_base) is not None
+        base = self._critical_base
+        base_lacks_fused = family_of(base) is not None and "fused" not in python_inspect.signature(base).parameters
         fused = kwargs.pop("fused", None) if base_lacks_fused else None
         try:
             super().__init__(params, *args, **kwargs)
@@ -65,16 +57,13 @@ class WithMemory(Optimizer, metaclass=CriticalMeta):
         self._critical_process_group = process_group
         self._critical_set_up({**self._critical_defaults, **ours})
 
-    def _critical_base_names(self) -> set[str]:
-        return set(python_inspect.signature(self._critical_base).parameters)
-
     def _critical_set_up(self, options: dict[str, Any]) -> None:
         """Bring our options into ``defaults`` and every group; allocate now if the base has (Adagrad)."""
         check_options([options])
         keys = self._critical_keys()
         self.defaults.update({keys[name]: value for name, value in options.items()})
         self._critical_complete()
-        ours = read_options(self.param_groups, keys)
+        ours = read_options(self.param_groups, keys, self.defaults)
         self._critical_warn(self.param_groups, ours, self._critical_defaults, stacklevel=4)
         if len(self.state) > 0:
             # NOTE [state at construction]: DCP makes its dummy step only for an optimizer without any state.
@@ -84,13 +73,11 @@ class WithMemory(Optimizer, metaclass=CriticalMeta):
 
     def _critical_keys(self) -> dict[str, str]:
         """The keys of our options: their names, or ``critical_<name>`` where the base has one of that name."""
-        return option_keys(self._critical_base_names())
+        return option_keys(python_inspect.signature(self._critical_base).parameters)
 
     def _critical_warn(self, groups: list[Any], options: list[Any], usual: dict[str, Any], stacklevel: int) -> None:
         """Warn of what the user has given and nothing looks at; ``usual`` are the options that were not given."""
-        keys = self._critical_keys()
-        said = [text for group in groups for text in misspelt_keys(group, self.defaults, keys)]
-        for text in dict.fromkeys([*said, *idle_options(options, usual, keys)]):
+        for text in dict.fromkeys(without_effect(groups, self.defaults, options, usual, self._critical_keys())):
             warnings.warn(text, stacklevel=stacklevel)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -100,8 +87,7 @@ class WithMemory(Optimizer, metaclass=CriticalMeta):
             self._critical_add_to_base(param_group)
             return
         keys, group = self._critical_keys(), dict(param_group)  # theirs is let be if we refuse it
-        complete([*self.param_groups, group], self.defaults, keys.values())
-        options = read_options([*self.param_groups, group], keys)
+        options = read_options([*self.param_groups, group], keys, self.defaults)
         usual = {name: self.defaults[key] for name, key in keys.items()}
         self._critical_warn([group], options[-1:], usual, stacklevel=3)
         self._critical_add_to_base(param_group)

@@ -47,7 +47,7 @@ class CriticalGradients(Critical):
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"CriticalGradients takes a torch.optim.Optimizer, got {type(optimizer).__name__}")
         refuse(type(optimizer))
-        keys = option_keys(set(optimizer.defaults))
+        keys = option_keys(optimizer.defaults)
         if all(key in group for group in optimizer.param_groups for key in keys.values()):
             raise TypeError(
                 f"this {type(optimizer).__name__} has a memory already: use the CriticalGradients that was made for it "
@@ -91,8 +91,8 @@ class CriticalGradients(Critical):
             self.state.setdefault(param, {}).update(mine)
         self._critical_complete()
 
-    def _critical_base_names(self) -> set[str]:
-        return set(self.optimizer.defaults)
+    def _critical_keys(self) -> dict[str, str]:
+        return option_keys(self.optimizer.defaults)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As in torch."""

@@ -21,11 +21,8 @@ def record(rules: Any, *functions: str) -> None:
 
 def returned(policy: Any, admitted: Any, slot: Any, priority: Any, like: Tensor) -> tuple[Tensor, Tensor]:
     """What ``admit`` and ``evict`` returned, if each of the three rules gave one value of its kind for each row."""
-    for rule, result, kind in (
-        ("admit", admitted, "bool"),
-        ("evict", slot, "int64"),
-        ("priority", priority, "floating point"),
-    ):
+    found = {"admit": (admitted, "bool"), "evict": (slot, "int64"), "priority": (priority, "floating point")}
+    for rule, (result, kind) in found.items():
         if not torch.is_tensor(result):
             raise TypeError(f"policy {policy.name!r}: {rule} returned {result!r}, expected a tensor, {kind}")
         right = {

@@ -140,8 +140,9 @@ def check_options(groups: list[dict[str, Any]]) -> None:
             )
 
 
-def read_options(groups: list[dict[str, Any]], keys: dict[str, str]) -> list[dict[str, Any]]:
-    """The options of each group by their plain names, checked; ``keys`` are their names in the groups, which get them, too."""
+def read_options(groups: list[dict[str, Any]], keys: dict[str, str], usual: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The options of each group by their plain names, checked; under their ``keys`` the groups get them, too, and lack none."""
+    complete(groups, usual, keys.values())
     options = [{name: group[key] for name, key in keys.items()} for group in groups]
     check_options(options)
     for group, mine in zip(groups, options):
@@ -158,12 +159,14 @@ def complete(groups: Iterable[dict[str, Any]], usual: Mapping[str, Any], keys: I
 
 
 def default_options(given: dict[str, Any], aggr: str = "mean") -> dict[str, Any]:
-    """All options: what is given, else what suits the aggregation, else the defaults."""
+    """All options, checked: what is given, else what suits the aggregation, else the defaults."""
     damping = FISHER_DEFAULTS if given.get("aggr") == "fisher" else {}
-    return {**DEFAULTS, "aggr": aggr, **damping, **given}
+    options = {**DEFAULTS, "aggr": aggr, **damping, **given}
+    check_options([options])
+    return options
 
 
-def option_keys(taken: set[str]) -> dict[str, str]:
+def option_keys(taken: Container[str]) -> dict[str, str]:
     """Our options by the keys they get beside a base that has ``taken`` names (Adadelta has a ``rho`` of its own)."""
     return {name: "critical_" + name if name in taken else name for name in DEFAULTS}
 
@@ -186,19 +189,17 @@ def unexpected(who: str, name: str, known: Iterable[str]) -> TypeError:
     return TypeError(f"{who} got an unexpected argument {name!r}{hint}, expected one of {', '.join(known)}")
 
 
-def misspelt_keys(group: dict[str, Any], known: Container[str], keys: dict[str, str]) -> Iterator[str]:
-    """What to say of a group's keys that are nearly one of ours; others may be the user's own, as torch allows."""
-    for name in group:
-        if isinstance(name, str) and name not in known and (meant := _nearest(name, keys.values(), cutoff=0.85)):
+def without_effect(
+    groups: list[dict[str, Any]], known: Container[str], options: list[dict[str, Any]], usual: Any, keys: dict[str, str]
+) -> Iterator[str]:
+    """What to say of keys in groups that are nearly ours, and of options that are not the ``usual`` and that none looks at."""
+    for name in [name for group in groups for name in group if isinstance(name, str) and name not in known]:
+        if meant := _nearest(name, keys.values(), cutoff=0.85):  # others may be the user's own, as torch allows
             yield f"{name!r} in a parameter group has no effect: did you mean {meant!r}?"
-
-
-def idle_options(groups: list[dict[str, Any]], usual: dict[str, Any], keys: dict[str, str]) -> Iterator[str]:
-    """What to say of options that differ from ``usual`` and that no group looks at."""
-    groups = [group for group in groups if group["topC"] > 0]
+    options = [mine for mine in options if mine["topC"] > 0]
     for name, (other, needed) in _GOES_WITH.items():
         # A Policy of one's own may look at anything.
-        used = [group[name] for group in groups if group[other] == needed or not isinstance(group[other], str)]
-        for group in groups:
-            if group[name] not in (usual[name], *used):
-                yield f'{keys[name]}={group[name]} has no effect with {other}="{group[other]}", only with "{needed}"'
+        used = [mine[name] for mine in options if mine[other] == needed or not isinstance(mine[other], str)]
+        for mine in options:
+            if mine[name] not in (usual[name], *used):
+                yield f'{keys[name]}={mine[name]} has no effect with {other}="{mine[other]}", only with "{needed}"'

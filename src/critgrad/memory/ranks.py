@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 from torch import Tensor
 
-from .dtensors import is_dtensor
-
 if TYPE_CHECKING:
     from .store import Part, Store
 
@@ -30,7 +28,7 @@ _groups: dict[Place, tuple[Any, Any]] = {}  # ranks -> (the default group then, 
 
 def prepare(store: Store, process_group: Any) -> None:
     """Find out over which ranks the sums of a memory go, and which of its parts this rank counts."""
-    sharded = [part for part in store.parts if is_dtensor(part.param)]
+    sharded = [part for part in store.parts if part.sharded]
     store.process_group = process_group
     if process_group is None:
         refuse_hidden_sharding(store.parts)
@@ -134,6 +132,7 @@ _ENGINES = {
     ("BF16_Optimizer", "deepspeed.runtime"): ("DeepSpeed ZeRO", "process_group= with stage 1 or 2, or FSDP2"),
     ("DistributedOptimizer", "megatron."): ("Megatron's distributed optimizer", "process_group="),
 }
+_FSDP1 = "FSDP1 (FullyShardedDataParallel)", "process_group=torch.distributed.group.WORLD, or FSDP2 (fully_shard)"
 
 
 def _one_process() -> bool:
@@ -157,13 +156,8 @@ def refuse_hidden_sharding(parts: Sequence[Part]) -> None:
     """Raise ``RuntimeError`` where each rank would take the norm of its own part for the norm of the gradient."""
     if _one_process():
         return
-    engine = None
-    if any(getattr(part.param, "_fsdp_flattened", False) for part in parts):  # set by torch on what FSDP1 flattens
-        engine = (
-            "FSDP1 (FullyShardedDataParallel)",
-            "process_group=torch.distributed.group.WORLD, or FSDP2 (fully_shard)",
-        )
-    engine = engine or _calling_engine()
+    flattened = any(getattr(part.param, "_fsdp_flattened", False) for part in parts)  # set by torch, of FSDP1
+    engine = _FSDP1 if flattened else _calling_engine()
     if engine is not None:
         raise RuntimeError(
             f"{engine[0]} hides how parameters are sharded: each rank would see the norm of its own part only, and the "

@@ -115,9 +115,8 @@ class Store:
         self.attached = False  # whether the optimizer's state holds what is here
         self.engine: Any = None
         self.engine_reason = ""  # why not a faster one
-        self._forms = [
-            None if part.sharded else (part.layout.shape, part.dtype, part.device, torch.strided) for part in parts
-        ]
+        forms = [(part.layout.shape, part.dtype, part.device, torch.strided) for part in parts]
+        self._forms = [None if part.sharded else form for part, form in zip(parts, forms)]
 
     def fits(self, vectors: Sequence[Tensor]) -> bool:
         """Whether they are plain dense tensors of all parts' shapes, dtypes and devices: fast, as every step asks."""
@@ -130,8 +129,7 @@ class Store:
 
     def tables(self) -> dict[str, Tensor]:
         """By their keys."""
-        tables = (self.priority, self.norm, self.born, self.clock, self.inserted)
-        return dict(zip(TABLE_KEYS, tables))
+        return dict(zip(TABLE_KEYS, (self.priority, self.norm, self.born, self.clock, self.inserted)))
 
     def asks(self, square: Tensor, priority: Tensor | None, **products: Tensor | None) -> Tables:
         """What the rules look at, for a gradient of this squared norm."""

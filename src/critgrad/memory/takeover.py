@@ -18,7 +18,7 @@ from .dtensors import is_dtensor, local
 from .formats import FORMATS, SCALE_BLOCK, Format, Slots, scale_blocks, scaled_format
 from .gram import agrees, gram_from_slots
 from .keys import BORN, CLOCK, GRAM, INSERTED, NORM, PRIORITY, SCALE, SLOTS, SUM, TABLE_KEYS, ours
-from .options import KEPT_ON_LOAD, OBJECTS, check_options, complete, read_options, saved_form
+from .options import KEPT_ON_LOAD, OBJECTS, check_options, read_options, saved_form
 from .store import Block, Part, State, Store
 
 Keep = list["Tensor | None"]  # of each row of the tables: the old slots that are kept; None: all, as they are
@@ -117,9 +117,8 @@ def _one_buffer(parts: list[Part]) -> tuple[Slots, Tensor | None]:
         part.start = at
         at += scale_blocks(part.length) * SCALE_BLOCK
     format_, device = first.format, first.device
-    values = torch.zeros(C, at, dtype=torch.int8 if format_.scaled else format_.dtype, device=device).view(
-        format_.dtype
-    )
+    values = torch.zeros(C, at, dtype=torch.int8 if format_.scaled else format_.dtype, device=device)
+    values = values.view(format_.dtype)
     scale = torch.zeros(C, at // SCALE_BLOCK, dtype=torch.float32, device=device) if format_.scaled else None
     total = None if first.damps else torch.zeros(at, dtype=first.work, device=device)
     for part in parts:
@@ -210,7 +209,7 @@ def _take_over_tables(store: Store, olds: Sequence[State]) -> Keep:
     keep: Keep = []
     for row in range(store.rows):
         mine = [old for old in (olds[row : row + 1] if store.by_tensor else olds) if old]
-        if any(not _same_tables(mine[0], other) for other in mine[1:]):
+        if not all(_same_tables(mine[0], other) for other in mine[1:]):
             warnings.warn(
                 "the parameters of one memory come with different tables (was the scope another one?): "
                 "this memory starts empty",
@@ -235,12 +234,8 @@ def _take_over_tables(store: Store, olds: Sequence[State]) -> Keep:
 
 
 def _same_tables(one: State, other: State) -> bool:
-    keys = (PRIORITY, BORN, CLOCK)
-    if all(one.get(key) is other.get(key) for key in keys) or one[BORN].is_meta:
-        return True
-    return all(
-        key in one and key in other and torch.equal(local(one[key]).cpu(), local(other[key]).cpu()) for key in keys
-    )
+    pairs = [(one[key], other[key]) for key in (PRIORITY, BORN, CLOCK)]
+    return one[BORN].is_meta or all(a is b or torch.equal(local(a).cpu(), local(b).cpu()) for a, b in pairs)
 
 
 def strongest(priority: Tensor, born: Tensor, count: int, by_age: bool) -> Tensor:
@@ -322,8 +317,7 @@ def incoming(
     for group, states in zip(here, held):
         for param, state in zip(group["params"], states):
             check_state(param, state)
-    complete(here, optimizer.defaults, keys.values())
-    was, loaded = read_options(here, keys), []
+    was, loaded = read_options(here, keys, optimizer.defaults), []
     for mine, group in zip(was, groups):
         taken = {name: group[key] for name, key in keys.items() if name not in KEPT_ON_LOAD and key in group}
         loaded.append(options := {**mine, **taken})
@@ -337,10 +331,9 @@ def incoming(
                     f"construct the optimizer with that critgrad.{kind.__name__} (its functions are not saved), then load"
                 )
     check_options(loaded)
-    for old, new in (
-        (aggregation_of(a["aggr"]), aggregation_of(b["aggr"])) for a, b in zip(was, loaded) if b["topC"] > 0
-    ):
-        if old.damps != new.damps:
+    for mine, options in zip(was, loaded):
+        old, new = aggregation_of(mine["aggr"]), aggregation_of(options["aggr"])
+        if options["topC"] > 0 and old.damps != new.damps:
             warnings.warn(
                 f'this {type(optimizer).__name__} had aggr="{old.name}", the checkpoint has aggr="{new.name}", and that is '
                 f'used from here on; to go on with the former, set group["aggr"] = "{old.name}" in param_groups after loading',
