@@ -6,7 +6,7 @@ kernel has a few lines of arithmetic for each family (native/core.c, triton/upda
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from weakref import proxy
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import SGD, Adam, AdamW, NAdam, Optimizer, RMSprop
 
 from ..memory.dtensors import local
 from ..memory.layout import same_strides
@@ -33,50 +33,33 @@ SWITCHES = ("fused", "foreach", "capturable", "differentiable", "maximize", "nes
 class Family:
     """Bases with one update rule.
 
-    ``buffers`` are the names of its state tensors of the parameter's shape, in the order the kernels take them; ``numbers``
+    ``tensors`` are the names of its state tensors of the parameter's shape, in the order the kernels take them; ``numbers``
     the options that its update uses, all of which must be plain numbers; ``counters`` its state of one number, the same
     whatever the gradients are, each with its value before the first step; ``must_be_off`` options that no kernel knows.
     """
 
     name: str
     bases: tuple[type[Optimizer], ...]
-    buffers: Callable[[Group], tuple[str, ...]]
+    tensors: tuple[str, ...]
     numbers: tuple[str, ...]
     counters: tuple[tuple[str, float], ...] = ()
     must_be_off: tuple[str, ...] = ()
 
+    def buffers(self, group: Group) -> list[str]:
+        """Its tensors with a group's options: there is no buffer of momentum without momentum."""
+        return [name for name in self.tensors if name != "momentum_buffer" or group["momentum"] != 0]
+
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+_STEP = ("step", 0.0)
+_OF_RMSPROP = ("alpha", "eps", "momentum", "weight_decay")
+_OF_ADAM = ("betas", "eps", "weight_decay")
 
 FAMILIES = (
-    Family(
-        "sgd",
-        (torch.optim.SGD,),
-        lambda group: ("momentum_buffer",) if group["momentum"] != 0 else (),
-        ("momentum", "weight_decay"),
-        must_be_off=("dampening",),
-    ),
-    Family(
-        "rmsprop",
-        (torch.optim.RMSprop,),
-        lambda group: ("square_avg", "momentum_buffer") if group["momentum"] != 0 else ("square_avg",),
-        ("alpha", "eps", "momentum", "weight_decay"),
-        (("step", 0.0),),
-        must_be_off=("centered",),
-    ),
-    Family(
-        "adam",
-        (torch.optim.Adam, torch.optim.AdamW),
-        lambda group: ("exp_avg", "exp_avg_sq"),
-        ("betas", "eps", "weight_decay"),
-        (("step", 0.0),),
-        must_be_off=("amsgrad",),
-    ),
-    Family(
-        "nadam",
-        (torch.optim.NAdam,),
-        lambda group: ("exp_avg", "exp_avg_sq"),
-        ("betas", "eps", "weight_decay", "momentum_decay"),
-        (("step", 0.0), ("mu_product", 1.0)),
-    ),
+    Family("sgd", (SGD,), ("momentum_buffer",), ("momentum", "weight_decay"), must_be_off=("dampening",)),
+    Family("rmsprop", (RMSprop,), ("square_avg", "momentum_buffer"), _OF_RMSPROP, (_STEP,), must_be_off=("centered",)),
+    Family("adam", (Adam, AdamW), _MOMENTS, _OF_ADAM, (_STEP,), must_be_off=("amsgrad",)),
+    Family("nadam", (NAdam,), _MOMENTS, (*_OF_ADAM, "momentum_decay"), (_STEP, ("mu_product", 1.0))),
 )
 
 
@@ -122,7 +105,7 @@ class Epilogue:
             return None
         options, tensors, rest = [], [], iter(states)
         for group in self.optimizer.param_groups:
-            keys = (*self.family.buffers(group), *(key for key, _ in self.family.counters))
+            keys = [*self.family.buffers(group), *(key for key, _ in self.family.counters)]
             switches = [group.get(name) for name in (*SWITCHES, *self.family.must_be_off)]
             options.append([keys, switches, [type(group[name]) for name in self.family.numbers]])
             tensors += [state.get(key) for state in islice(rest, len(group["params"])) for key in keys]
@@ -165,10 +148,9 @@ class Epilogue:
     def decoupled(self, group: Group) -> bool:
         """Whether weights decay by themselves (AdamW, or NAdam if asked to) instead of through the gradient."""
         known = "decoupled_weight_decay" in self.optimizer.defaults
-        return bool(group["decoupled_weight_decay"] if known else self.base is torch.optim.AdamW)
+        return bool(group["decoupled_weight_decay"] if known else self.base is AdamW)
 
 
 def _lies_alike(buffer: Tensor, param: Tensor) -> bool:
-    return (buffer.dtype, buffer.device) == (param.dtype, param.device) and same_strides(
-        param.shape, buffer.stride(), param.stride()
-    )
+    same_kind = (buffer.dtype, buffer.device) == (param.dtype, param.device)
+    return same_kind and same_strides(param.shape, buffer.stride(), param.stride())

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from .keys import copies, put
-from .options import DEFAULTS, complete, default_options, saved_form, unexpected
+from .options import DEFAULTS, default_options, saved_form, unexpected
 from .prepared import Prepared, Vectors, run
 from .store import Store
 from .takeover import check_state, incoming
@@ -75,8 +75,7 @@ class Memory(Prepared):
                 why = f"every group has a {name!r} already: {used[0]!r}"
                 warnings.warn(f"Memory({name}={options[name]!r}) has no effect: {why}", stacklevel=2)
         if owner is not None:  # by its defaults torch brings them to new groups, pickles and copies
-            complete([owner.defaults], self.usual, DEFAULTS)
-            self.usual = {name: owner.defaults[name] for name in DEFAULTS}
+            self.usual = {name: owner.defaults.setdefault(name, value) for name, value in self.usual.items()}
         # Others save and pickle their state, where each view of a buffer would bring the whole of it; and freeze parameters.
         self.may_join = self.takes_all = state is None
         self._read_options()
@@ -86,7 +85,6 @@ class Memory(Prepared):
 
     # -- a step --------------------------------------------------------------------------------------------------------
 
-    @torch.no_grad()
     def step(self, vectors: Vectors, priority: Priority = None) -> list[Tensor | None]:
         """Combine the vectors with what is held, then offer them to the memory: one pass, one reduction over ranks.
 
@@ -96,16 +94,15 @@ class Memory(Prepared):
         """
         return self._run(vectors, priority)
 
-    @torch.no_grad()
     def combine(self, vectors: Vectors) -> list[Tensor | None]:
         """The vectors combined with what is held; while nothing is held, equal to them."""
         return self._run(vectors, None, offer=False)
 
-    @torch.no_grad()
     def offer(self, vectors: Vectors, priority: Priority = None) -> None:
         """Admission, insertion, decay, tick; ``priority`` as in ``step``."""
         self._run(vectors, priority, directions=False)
 
+    @torch.no_grad()
     def _run(self, vectors: Any, priority: Priority, **half: bool) -> list[Tensor | None]:
         self.ready("combine() or offer() alone" if half else "")
         params = self.params()

@@ -118,7 +118,6 @@ class Prepared:
             with torch.no_grad():
                 self.ready_stores = making.make_stores(self, self.only_torch)
             _let_go(before)
-            self.outside = {*self.params()} - {part.param for store in self.ready_stores for part in store.parts}
         for store in self.ready_stores:
             engines.choose(store, self.epilogue, self.only_torch)
         self._seen = self._look()

@@ -26,15 +26,20 @@ Place = tuple[int, ...]
 _groups: dict[Place, tuple[Any, Any]] = {}  # ranks -> (the default group then, their group)
 
 
-def prepare(store: Store, process_group: Any) -> None:
+def prepare(store: Store, process_group: Any, lost_group: bool) -> None:
     """Find out over which ranks the sums of a memory go, and which of its parts this rank counts."""
-    sharded = [part for part in store.parts if part.sharded]
+    if lost_group and not _one_process():
+        raise RuntimeError(
+            "this optimizer was made with process_group=, which pickle and deepcopy cannot keep. Construct a new one "
+            "with process_group= and load this one's state_dict()"
+        )
+    sharded: list[tuple[Part, Any]] = [(part, part.param) for part in store.parts if part.sharded]
     store.process_group = process_group
     if process_group is None:
         refuse_hidden_sharding(store.parts)
     if not sharded:
         return
-    meshes = list({id(mesh): mesh for mesh in (_mesh(part) for part in sharded)}.values())
+    meshes = list({id(param.device_mesh): param.device_mesh for _, param in sharded}.values())
     grid = _grid(meshes)
     places = dict(zip(grid.flatten().tolist(), itertools.product(*(range(size) for size in grid.shape))))
     mine = places[dist.get_rank()]
@@ -43,15 +48,11 @@ def prepare(store: Store, process_group: Any) -> None:
         for part in store.parts:
             part.counts = not any(mine)  # a plain tensor among sharded ones: every rank has all of it
     first = {id(mesh): _is_first_copy(mesh, mine, places) for mesh in meshes}
-    for part in sharded:
-        part.counts = first[id(_mesh(part))] and _is_first_replica(part.param)
+    for part, param in sharded:
+        part.counts = first[id(param.device_mesh)] and _is_first_replica(param)
 
 
 # -- meshes ----------------------------------------------------------------------------------------------------------
-
-
-def _mesh(part: Part) -> Any:
-    return part.param.device_mesh  # type: ignore[attr-defined]
 
 
 def _ranks(mesh: Any) -> list[int]:
@@ -162,13 +163,4 @@ def refuse_hidden_sharding(parts: Sequence[Part]) -> None:
         raise RuntimeError(
             f"{engine[0]} hides how parameters are sharded: each rank would see the norm of its own part only, and the "
             f"ranks would store different gradients. Say over which ranks the parts lie: {engine[1]}"
-        )
-
-
-def refuse_lost_group() -> None:
-    """Raise ``RuntimeError`` for an optimizer that lost its ``process_group`` in pickle or deepcopy."""
-    if not _one_process():
-        raise RuntimeError(
-            "this optimizer was made with process_group=, which pickle and deepcopy cannot keep. Construct a new one "
-            "with process_group= and load this one's state_dict()"
         )

@@ -73,12 +73,13 @@ class Part:
 class Block:
     """Slots in one buffer and, unless they damp, their running sum. Parts begin at multiples of ``SCALE_BLOCK``."""
 
-    def __init__(self, parts: list[Part], slots: Slots, total: Tensor | None) -> None:
-        self.parts, self.slots, self.sum = parts, slots, total
+    def __init__(self, parts: list[Part], values: Tensor, scale: Tensor | None, total: Tensor | None) -> None:
         first = parts[0]
+        self.parts, self.sum = parts, total
+        self.slots = Slots(values, scale, first.format, first.work, first.device)
         self.options, self.row, self.number = first.options, first.row, first.number
         self.damps, self.work, self.device, self.counts = first.damps, first.work, first.device, first.counts
-        self.length = int(slots.values.shape[1])
+        self.length = int(values.shape[1])
         for part in parts:
             part.block = proxy(self)  # freed with the store, not when Python looks for cycles
 
