@@ -6,7 +6,7 @@ kernel has a few lines of arithmetic for each family (native/core.c, triton/upda
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -33,21 +33,21 @@ SWITCHES = ("fused", "foreach", "capturable", "differentiable", "maximize", "nes
 class Family:
     """Bases with one update rule.
 
-    ``tensors`` are the names of its state tensors of the parameter's shape, in the order the kernels take them; ``numbers``
+    ``buffers`` are the names of its state tensors of the parameter's shape, in the order the kernels take them; ``numbers``
     the options that its update uses, all of which must be plain numbers; ``counters`` its state of one number, the same
     whatever the gradients are, each with its value before the first step; ``must_be_off`` options that no kernel knows.
     """
 
     name: str
     bases: tuple[type[Optimizer], ...]
-    tensors: tuple[str, ...]
+    buffers: Callable[[Group], tuple[str, ...]]
     numbers: tuple[str, ...]
     counters: tuple[tuple[str, float], ...] = ()
     must_be_off: tuple[str, ...] = ()
 
-    def buffers(self, group: Group) -> list[str]:
-        """Its tensors with a group's options: there is no buffer of momentum without momentum."""
-        return [name for name in self.tensors if name != "momentum_buffer" or group["momentum"] != 0]
+
+def _and_momentum(*names: str) -> Callable[[Group], tuple[str, ...]]:
+    return lambda group: (*names, "momentum_buffer") if group["momentum"] != 0 else names
 
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -56,10 +56,10 @@ _OF_RMSPROP = ("alpha", "eps", "momentum", "weight_decay")
 _OF_ADAM = ("betas", "eps", "weight_decay")
 
 FAMILIES = (
-    Family("sgd", (SGD,), ("momentum_buffer",), ("momentum", "weight_decay"), must_be_off=("dampening",)),
-    Family("rmsprop", (RMSprop,), ("square_avg", "momentum_buffer"), _OF_RMSPROP, (_STEP,), must_be_off=("centered",)),
-    Family("adam", (Adam, AdamW), _MOMENTS, _OF_ADAM, (_STEP,), must_be_off=("amsgrad",)),
-    Family("nadam", (NAdam,), _MOMENTS, (*_OF_ADAM, "momentum_decay"), (_STEP, ("mu_product", 1.0))),
+    Family("sgd", (SGD,), _and_momentum(), ("momentum", "weight_decay"), must_be_off=("dampening",)),
+    Family("rmsprop", (RMSprop,), _and_momentum("square_avg"), _OF_RMSPROP, (_STEP,), must_be_off=("centered",)),
+    Family("adam", (Adam, AdamW), lambda group: _MOMENTS, _OF_ADAM, (_STEP,), must_be_off=("amsgrad",)),
+    Family("nadam", (NAdam,), lambda group: _MOMENTS, (*_OF_ADAM, "momentum_decay"), (_STEP, ("mu_product", 1.0))),
 )
 
 
@@ -105,7 +105,7 @@ class Epilogue:
             return None
         options, tensors, rest = [], [], iter(states)
         for group in self.optimizer.param_groups:
-            keys = [*self.family.buffers(group), *(key for key, _ in self.family.counters)]
+            keys = (*self.family.buffers(group), *(key for key, _ in self.family.counters))
             switches = [group.get(name) for name in (*SWITCHES, *self.family.must_be_off)]
             options.append([keys, switches, [type(group[name]) for name in self.family.numbers]])
             tensors += [state.get(key) for state in islice(rest, len(group["params"])) for key in keys]

@@ -49,7 +49,9 @@ def prepare(store: Store, process_group: Any, lost_group: bool) -> None:
             part.counts = not any(mine)  # a plain tensor among sharded ones: every rank has all of it
     first = {id(mesh): _is_first_copy(mesh, mine, places) for mesh in meshes}
     for part, param in sharded:
-        part.counts = first[id(param.device_mesh)] and _is_first_replica(param)
+        at = param.device_mesh.get_coordinate()
+        again = at is None or any(i for i, placement in zip(at, param.placements) if placement.is_replicate())
+        part.counts = first[id(param.device_mesh)] and not again
 
 
 # -- meshes ----------------------------------------------------------------------------------------------------------
@@ -99,11 +101,6 @@ def _is_first_copy(mesh: Any, mine: Place, places: dict[int, Place]) -> bool:
     """
     across = _varying([places[rank] for rank in _ranks(mesh)])
     return not any(at for i, at in enumerate(mine) if i not in across)
-
-
-def _is_first_replica(param: Any) -> bool:
-    at = param.device_mesh.get_coordinate()
-    return at is not None and not any(i for i, placement in zip(at, param.placements) if placement.is_replicate())
 
 
 def _group(ranks: list[int], meshes: Sequence[Any]) -> Any:
