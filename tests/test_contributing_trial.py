@@ -234,7 +234,6 @@ def test_an_unknown_name_is_told_as_ever(root):
 def test_a_record_of_a_format_is_enough(monkeypatch):
     name, format_ = "float8_e5m2", formats.Format(torch.float8_e5m2, 57344.0)
     monkeypatch.setitem(formats.FORMATS, name, format_)
-    monkeypatch.setattr(options, "MEMORY_DTYPES", tuple(formats.FORMATS))  # made from the table when it is imported
     params = parameters(((300,), (7,)), torch.float32)
     memory = critgrad.Memory(params, topC=2, memory_dtype=name, aggr="sum")
     first, second = ([g.float() for g in GradientStream(params).at(t)] for t in range(2))

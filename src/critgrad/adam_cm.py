@@ -20,7 +20,7 @@ from torch.optim.optimizer import Optimizer, ParamsT
 
 from .memory import Memory
 from .memory.dtensors import is_dtensor, local
-from .memory.options import DEFAULTS, check_options, default_options, unexpected
+from .memory.options import DEFAULTS, default_options, unexpected
 from .memory.store import Store
 
 
@@ -69,7 +69,6 @@ class Adam_CM(Optimizer):
                 known = ["lr", "betas", "eps", "weight_decay", *DEFAULTS, "process_group"]
                 raise unexpected("Adam_CM", name, known)
         options = default_options(memory, aggr="sum")
-        check_options([options])
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, **options})
         self._process_group = process_group
         _ = self.memory  # says what is wrong with an option

@@ -10,7 +10,7 @@ from typing import Any, cast
 from torch.optim import Optimizer, SparseAdam
 
 from ..memory.aggregations import aggregation_of
-from ..memory.options import DEFAULTS, check_options, default_options, option_keys, unexpected
+from ..memory.options import DEFAULTS, default_options, option_keys, unexpected
 from .mixin import Critical
 from .optimizer import CriticalMeta
 
@@ -58,14 +58,12 @@ def _class_key(base: type[Optimizer], options: dict[str, Any]) -> Any:
 
 def _signature(base: type[Optimizer], options: dict[str, Any]) -> python_inspect.Signature:
     """The base's signature with our options behind it, for ``help()`` and editors."""
-    own = python_inspect.signature(base)
-    keyword_only = python_inspect.Parameter.KEYWORD_ONLY
-    keys = option_keys(set(own.parameters))
-    extra = [python_inspect.Parameter(keys[name], keyword_only, default=value) for name, value in options.items()]
-    extra.append(python_inspect.Parameter("process_group", keyword_only, default=None))
-    parameters = list(own.parameters.values())
-    rest = [p for p in parameters if p.kind is python_inspect.Parameter.VAR_KEYWORD]
-    return own.replace(parameters=[p for p in parameters if p not in rest] + extra + rest, return_annotation=own.empty)
+    own, keyword_only = python_inspect.signature(base), python_inspect.Parameter.KEYWORD_ONLY
+    keys = option_keys(own.parameters)
+    ours = {**{keys[name]: value for name, value in options.items()}, "process_group": None}
+    extra = [python_inspect.Parameter(key, keyword_only, default=value) for key, value in ours.items()]
+    ordered = sorted([*own.parameters.values(), *extra], key=lambda parameter: parameter.kind)  # **kwargs come last
+    return own.replace(parameters=ordered, return_annotation=own.empty)
 
 
 def critical(cls: type[Optimizer], **defaults: Any) -> type[Critical]:
@@ -94,7 +92,6 @@ def critical(cls: type[Optimizer], **defaults: Any) -> type[Critical]:
         if name not in DEFAULTS:
             raise unexpected("critical()", name, DEFAULTS)
     options = options_for(cls, defaults)
-    check_options([options])
     key = _class_key(cls, options)
     if key not in _classes:
         name = f"{cls.__name__}_{'F' if aggregation_of(options['aggr']).damps else 'C'}"
@@ -110,11 +107,10 @@ def critical(cls: type[Optimizer], **defaults: Any) -> type[Critical]:
 
 def _reduce_class(cls: Any) -> Any:
     name: str = cls.__qualname__
-    if getattr(sys.modules.get(cls.__module__), name, None) is cls:
-        return name
     base, defaults = cls._critical_base, cls._critical_defaults
-    if _classes.get(_class_key(base, defaults)) is not cls:
-        return name  # somebody's subclass: pickle finds it by its dotted name, or says that it cannot
+    stands_there = getattr(sys.modules.get(cls.__module__), name, None) is cls
+    if stands_there or _classes.get(_class_key(base, defaults)) is not cls:
+        return name  # also of somebody's subclass: pickle finds it by its dotted name, or says that it cannot
     return _remake, (base, defaults)
 
 

@@ -14,7 +14,7 @@ from weakref import proxy
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import SGD, Adam, AdamW, NAdam, Optimizer, RMSprop
 
 from ..memory.dtensors import local
 from ..memory.layout import same_strides
@@ -46,37 +46,20 @@ class Family:
     must_be_off: tuple[str, ...] = ()
 
 
+def _and_momentum(*names: str) -> Callable[[Group], tuple[str, ...]]:
+    return lambda group: (*names, "momentum_buffer") if group["momentum"] != 0 else names
+
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+_STEP = ("step", 0.0)
+_OF_RMSPROP = ("alpha", "eps", "momentum", "weight_decay")
+_OF_ADAM = ("betas", "eps", "weight_decay")
+
 FAMILIES = (
-    Family(
-        "sgd",
-        (torch.optim.SGD,),
-        lambda group: ("momentum_buffer",) if group["momentum"] != 0 else (),
-        ("momentum", "weight_decay"),
-        must_be_off=("dampening",),
-    ),
-    Family(
-        "rmsprop",
-        (torch.optim.RMSprop,),
-        lambda group: ("square_avg", "momentum_buffer") if group["momentum"] != 0 else ("square_avg",),
-        ("alpha", "eps", "momentum", "weight_decay"),
-        (("step", 0.0),),
-        must_be_off=("centered",),
-    ),
-    Family(
-        "adam",
-        (torch.optim.Adam, torch.optim.AdamW),
-        lambda group: ("exp_avg", "exp_avg_sq"),
-        ("betas", "eps", "weight_decay"),
-        (("step", 0.0),),
-        must_be_off=("amsgrad",),
-    ),
-    Family(
-        "nadam",
-        (torch.optim.NAdam,),
-        lambda group: ("exp_avg", "exp_avg_sq"),
-        ("betas", "eps", "weight_decay", "momentum_decay"),
-        (("step", 0.0), ("mu_product", 1.0)),
-    ),
+    Family("sgd", (SGD,), _and_momentum(), ("momentum", "weight_decay"), must_be_off=("dampening",)),
+    Family("rmsprop", (RMSprop,), _and_momentum("square_avg"), _OF_RMSPROP, (_STEP,), must_be_off=("centered",)),
+    Family("adam", (Adam, AdamW), lambda group: _MOMENTS, _OF_ADAM, (_STEP,), must_be_off=("amsgrad",)),
+    Family("nadam", (NAdam,), lambda group: _MOMENTS, (*_OF_ADAM, "momentum_decay"), (_STEP, ("mu_product", 1.0))),
 )
 
 
@@ -108,11 +91,8 @@ class Epilogue:
                 if group.get(name):
                     return f"{name}={group[name]}"
             given = [group[name] for name in self.family.numbers]
-            if any(
-                torch.is_tensor(value)
-                for each in given
-                for value in (each if isinstance(each, tuple | list) else [each])
-            ):
+            flat = [value for each in given for value in (each if isinstance(each, tuple | list) else [each])]
+            if any(map(torch.is_tensor, flat)):
                 return "an option is a tensor"
         return None
 
@@ -168,10 +148,9 @@ class Epilogue:
     def decoupled(self, group: Group) -> bool:
         """Whether weights decay by themselves (AdamW, or NAdam if asked to) instead of through the gradient."""
         known = "decoupled_weight_decay" in self.optimizer.defaults
-        return bool(group["decoupled_weight_decay"] if known else self.base is torch.optim.AdamW)
+        return bool(group["decoupled_weight_decay"] if known else self.base is AdamW)
 
 
 def _lies_alike(buffer: Tensor, param: Tensor) -> bool:
-    return (buffer.dtype, buffer.device) == (param.dtype, param.device) and same_strides(
-        param.shape, buffer.stride(), param.stride()
-    )
+    same_kind = (buffer.dtype, buffer.device) == (param.dtype, param.device)
+    return same_kind and same_strides(param.shape, buffer.stride(), param.stride())

@@ -6,23 +6,13 @@ This file knows PyTorch's rules and no mathematics; the step itself is in mixin.
 from __future__ import annotations
 
 import inspect as python_inspect
-import warnings
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import Any
 
 from torch.optim import Optimizer
 
-from ..memory.options import (
-    DEFAULTS,
-    check_options,
-    complete,
-    idle_options,
-    misspelt_keys,
-    option_keys,
-    read_options,
-    unexpected,
-)
+from ..memory.options import DEFAULTS, check_options, complete, option_keys, read_options, unexpected, warn_of_idle
 from ..memory.prepared import Prepared
 from . import checkpoint
 from .families import family_of
@@ -47,7 +37,8 @@ class WithMemory(Optimizer, metaclass=CriticalMeta):
         keys = self._critical_keys()
         ours = {name: kwargs.pop(key) for name, key in keys.items() if key in kwargs}
         # NOTE [fused]: RMSprop and NAdam have no such option in torch, but kernels here, which can be turned off.
-        base_lacks_fused = "fused" not in self._critical_base_names() and family_of(self._critical_base) is not None
+        base = self._critical_base
+        base_lacks_fused = family_of(base) is not None and "fused" not in python_inspect.signature(base).parameters
         fused = kwargs.pop("fused", None) if base_lacks_fused else None
         try:
             super().__init__(params, *args, **kwargs)
@@ -60,22 +51,17 @@ class WithMemory(Optimizer, metaclass=CriticalMeta):
             raise unexpected(type(self).__name__, unknown[0], known) from None
         if base_lacks_fused:
             self.defaults["fused"] = fused
-            for group in self.param_groups:
-                group.setdefault("fused", fused)
+            complete(self.param_groups, self.defaults, ["fused"])
         self._critical_process_group = process_group
         self._critical_set_up({**self._critical_defaults, **ours})
-
-    def _critical_base_names(self) -> set[str]:
-        return set(python_inspect.signature(self._critical_base).parameters)
 
     def _critical_set_up(self, options: dict[str, Any]) -> None:
         """Bring our options into ``defaults`` and every group; allocate now if the base has (Adagrad)."""
         check_options([options])
         keys = self._critical_keys()
         self.defaults.update({keys[name]: value for name, value in options.items()})
-        self._critical_complete()
-        ours = read_options(self.param_groups, keys)
-        self._critical_warn(self.param_groups, ours, self._critical_defaults, stacklevel=4)
+        ours = read_options(self.param_groups, keys, self.defaults)
+        warn_of_idle(self.param_groups, self.defaults, ours, self._critical_defaults, keys, stacklevel=4)
         if len(self.state) > 0:
             # NOTE [state at construction]: DCP makes its dummy step only for an optimizer without any state.
             self._critical_memory().attach()
@@ -84,14 +70,7 @@ class WithMemory(Optimizer, metaclass=CriticalMeta):
 
     def _critical_keys(self) -> dict[str, str]:
         """The keys of our options: their names, or ``critical_<name>`` where the base has one of that name."""
-        return option_keys(self._critical_base_names())
-
-    def _critical_warn(self, groups: list[Any], options: list[Any], usual: dict[str, Any], stacklevel: int) -> None:
-        """Warn of what the user has given and nothing looks at; ``usual`` are the options that were not given."""
-        keys = self._critical_keys()
-        said = [text for group in groups for text in misspelt_keys(group, self.defaults, keys)]
-        for text in dict.fromkeys([*said, *idle_options(options, usual, keys)]):
-            warnings.warn(text, stacklevel=stacklevel)
+        return option_keys(python_inspect.signature(self._critical_base).parameters)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As in torch; a group may bring its own ``topC, decay, aggr, ...``."""
@@ -100,10 +79,9 @@ class WithMemory(Optimizer, metaclass=CriticalMeta):
             self._critical_add_to_base(param_group)
             return
         keys, group = self._critical_keys(), dict(param_group)  # theirs is let be if we refuse it
-        complete([*self.param_groups, group], self.defaults, keys.values())
-        options = read_options([*self.param_groups, group], keys)
+        options = read_options([*self.param_groups, group], keys, self.defaults)
         usual = {name: self.defaults[key] for name, key in keys.items()}
-        self._critical_warn([group], options[-1:], usual, stacklevel=3)
+        warn_of_idle([group], self.defaults, options[-1:], usual, keys, stacklevel=3)
         self._critical_add_to_base(param_group)
         self.param_groups[-1].update({key: group[key] for key in keys.values()})
 
@@ -152,12 +130,12 @@ class WithMemory(Optimizer, metaclass=CriticalMeta):
         # NOTE [only ours, again]: the bases look through the state here, too, and expect their keys in it.
         ours, rest = checkpoint.split_state(state.get("state", {}))
         super().__setstate__({**state, "state": defaultdict(dict, rest)})
-        for param, mine in ours.items():
-            self.state[param].update(mine)
-        self._critical_complete()
+        self._critical_restore(ours)
 
-    def _critical_complete(self) -> None:
-        """Bring in the options that are not given, or that a pickle lacks because an older release did not have them."""
+    def _critical_restore(self, memory: dict[Any, dict[str, Any]]) -> None:
+        """Bring in what a pickle keeps apart, and options that it lacks because an older release did not have them."""
+        for param, mine in memory.items():
+            self.state.setdefault(param, {}).update(mine)
         self._critical_prepared = None
         keys = self._critical_keys()
         for name, key in keys.items():

@@ -15,9 +15,7 @@ from .mixin import Critical
 
 def _inner(name: str) -> Any:
     """An attribute that is the inner optimizer's."""
-    return property(
-        lambda self: getattr(self.optimizer, name), lambda self, value: setattr(self.optimizer, name, value)
-    )
+    return property(lambda self: getattr(self.optimizer, name), lambda self, new: setattr(self.optimizer, name, new))
 
 
 class CriticalGradients(Critical):
@@ -47,7 +45,7 @@ class CriticalGradients(Critical):
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"CriticalGradients takes a torch.optim.Optimizer, got {type(optimizer).__name__}")
         refuse(type(optimizer))
-        keys = option_keys(set(optimizer.defaults))
+        keys = option_keys(optimizer.defaults)
         if all(key in group for group in optimizer.param_groups for key in keys.values()):
             raise TypeError(
                 f"this {type(optimizer).__name__} has a memory already: use the CriticalGradients that was made for it "
@@ -76,23 +74,17 @@ class CriticalGradients(Critical):
             ours, rest = split_state(in_tensors_of_their_own(inner.state))
             inner = object.__new__(type(inner))
             inner.__dict__.update({**self.optimizer.__dict__, "state": defaultdict(dict, rest)})
-        return {
-            "defaults": self.defaults,
-            "optimizer": inner,
-            "memory": ours,
-            "_critical_lost_group": self._critical_had_group(),
-        }
+        lost = self._critical_had_group()
+        return {"defaults": self.defaults, "optimizer": inner, "memory": ours, "_critical_lost_group": lost}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         state = dict(state)
         ours = state.pop("memory")
         Optimizer.__setstate__(self, state)
-        for param, mine in ours.items():
-            self.state.setdefault(param, {}).update(mine)
-        self._critical_complete()
+        self._critical_restore(ours)
 
-    def _critical_base_names(self) -> set[str]:
-        return set(self.optimizer.defaults)
+    def _critical_keys(self) -> dict[str, str]:
+        return option_keys(self.optimizer.defaults)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As in torch."""

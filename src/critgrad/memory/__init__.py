@@ -3,17 +3,5 @@
 from .keys import BORN, CLOCK, GRAM, INSERTED, KEYS, NORM, PRIORITY, SCALE, SLOTS, SUM, TABLE_KEYS
 from .memory import Memory
 
-__all__ = [
-    "BORN",
-    "CLOCK",
-    "GRAM",
-    "INSERTED",
-    "KEYS",
-    "NORM",
-    "PRIORITY",
-    "SCALE",
-    "SLOTS",
-    "SUM",
-    "TABLE_KEYS",
-    "Memory",
-]
+__all__ = ["BORN", "CLOCK", "GRAM", "INSERTED", "KEYS", "NORM", "PRIORITY", "SCALE", "SLOTS", "SUM", "TABLE_KEYS"]
+__all__ += ["Memory"]

@@ -21,18 +21,13 @@ def record(rules: Any, *functions: str) -> None:
 
 def returned(policy: Any, admitted: Any, slot: Any, priority: Any, like: Tensor) -> tuple[Tensor, Tensor]:
     """What ``admit`` and ``evict`` returned, if each of the three rules gave one value of its kind for each row."""
-    for rule, result, kind in (
-        ("admit", admitted, "bool"),
-        ("evict", slot, "int64"),
-        ("priority", priority, "floating point"),
-    ):
+    found = {"admit": (admitted, "bool"), "evict": (slot, "int64"), "priority": (priority, "floating point")}
+    for rule, (result, kind) in found.items():
         if not torch.is_tensor(result):
             raise TypeError(f"policy {policy.name!r}: {rule} returned {result!r}, expected a tensor, {kind}")
-        right = {
-            "bool": result.dtype == torch.bool,
-            "int64": not (result.is_floating_point() or result.is_complex() or result.dtype == torch.bool),
-            "floating point": result.is_floating_point(),
-        }[kind]
+        is_bool, is_float = result.dtype == torch.bool, result.is_floating_point()
+        whole = not (is_bool or is_float or result.is_complex())
+        right = {"bool": is_bool, "int64": whole, "floating point": is_float}[kind]
         if not right or result.shape != like.shape or result.device != like.device:
             raise ValueError(
                 f"policy {policy.name!r}: {rule} returned {result.dtype} of shape {tuple(result.shape)} on "

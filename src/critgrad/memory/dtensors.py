@@ -21,35 +21,23 @@ def is_dtensor(tensor: Tensor) -> bool:
     return isinstance(tensor, DTensor)
 
 
-def local(tensor: Tensor) -> Tensor:
+def local(tensor: Any) -> Tensor:
     """Of a DTensor this rank's part; a plain tensor is its own part."""
-    return tensor.to_local() if is_dtensor(tensor) else tensor  # type: ignore[attr-defined]
+    return tensor.to_local() if is_dtensor(tensor) else tensor
 
 
-def like(tensor: Tensor, part: Tensor) -> Tensor:
+def like(tensor: Any, part: Tensor) -> Tensor:
     """``part`` with the placements of ``tensor``: the inverse of ``local``."""
     if not is_dtensor(tensor):
         return part
     from torch.distributed.tensor import DTensor
 
-    dtensor: Any = tensor
-    return DTensor.from_local(
-        part,
-        dtensor.device_mesh,
-        dtensor.placements,
-        run_check=False,
-        shape=dtensor.shape,
-        stride=dtensor.stride(),
-    )
+    mesh, placements, shape, stride = tensor.device_mesh, tensor.placements, tensor.shape, tensor.stride()
+    return DTensor.from_local(part, mesh, placements, run_check=False, shape=shape, stride=stride)
 
 
-def aligned(grad: Tensor, param: Tensor) -> Tensor:
+def aligned(grad: Any, param: Any) -> Tensor:
     """A gradient with the placements of its parameter. Sequence parallelism leaves partial sums, one per rank."""
-    if not (is_dtensor(grad) and is_dtensor(param)):
+    if not (is_dtensor(grad) and is_dtensor(param)) or grad.placements == param.placements:
         return grad
-    theirs: Any = param
-    mine: Any = grad
-    if mine.placements == theirs.placements:
-        return grad
-    out: Tensor = mine.redistribute(theirs.device_mesh, theirs.placements)
-    return out
+    return grad.redistribute(param.device_mesh, param.placements)

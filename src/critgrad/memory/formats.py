@@ -64,17 +64,20 @@ def scale_blocks(length: int) -> int:
     return -(-length // SCALE_BLOCK)
 
 
+@dataclass(eq=False)
 class Slots:
     """Rows of stored gradients: ``values`` is ``(C, length)``, ``scale`` ``(C, blocks)`` for the 8-bit formats."""
 
-    def __init__(self, values: Tensor, scale: Tensor | None, format: Format, work: torch.dtype, device: torch.device):
-        self.values = values
-        self.scale = scale
-        self.format = format
-        self.work = work
-        self.device = device  # where the arithmetic is done; the rows may live elsewhere (memory_device)
-        # index_select and index_copy_ know no 8-bit float, but they do know bytes.
-        self.codes = values.view(torch.int8) if format.scaled else values
+    values: Tensor
+    scale: Tensor | None
+    format: Format
+    work: torch.dtype
+    device: torch.device  # where the arithmetic is done; the rows may live elsewhere (memory_device)
+
+    @property
+    def codes(self) -> Tensor:
+        """The values for index_select and index_copy_: they know no 8-bit float, but they do know bytes."""
+        return self.values.view(torch.int8) if self.format.scaled else self.values
 
     @property
     def is_exact(self) -> bool:
@@ -83,10 +86,9 @@ class Slots:
 
     def encode(self, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
         """What a row would store for ``gradient`` (flat, any float dtype): ``(values, scales)``."""
-        if not self.format.scaled:
-            return saturate(gradient, self.values.dtype), None
         largest = self.format.largest_code
-        assert largest is not None
+        if largest is None:
+            return saturate(gradient, self.values.dtype), None
         length = gradient.numel()
         blocks = pad(gradient.to(torch.float32), (0, scale_blocks(length) * SCALE_BLOCK - length)).view(-1, SCALE_BLOCK)
         scale = blocks.abs().amax(-1) / largest
@@ -117,9 +119,7 @@ class Slots:
 
     def columns(self, start: int, stop: int) -> Tensor:
         """All rows of some columns: ``(C, stop - start)``; where autograd looks, a copy: backward comes after later steps."""
-        scale = None
-        if self.scale is not None:
-            scale = self.scale[:, start // SCALE_BLOCK : scale_blocks(stop)]
+        scale = None if self.scale is None else self.scale[:, start // SCALE_BLOCK : scale_blocks(stop)]
         found = self.decode(self.values[:, start:stop], scale)
         return found.clone() if torch.is_grad_enabled() else found
 

@@ -11,7 +11,7 @@ from .. import engines
 from .aggregations import aggregation_of
 from .keys import SLOTS, ours, put
 from .options import KEPT_ON_LOAD
-from .ranks import prepare, refuse_lost_group
+from .ranks import prepare
 from .store import Part, State, Store
 from .takeover import fill
 
@@ -48,18 +48,16 @@ def make_stores(memory: Prepared, only_torch: str) -> list[Store]:
     for mine, streams in shares:
         if not mine:
             continue
-        if memory.lost_group:
-            refuse_lost_group()
         by_tensor = mine[0][1]["scope"] == "tensor"
         parts = [Part(param, options, i, n if by_tensor else 0, n) for n, (param, options, i) in enumerate(mine)]
         store = Store(parts, streams, by_tensor)
-        prepare(store, memory.process_group)
+        prepare(store, memory.process_group, memory.lost_group)
         olds = [ours(memory.state.get(part.param, {})) for part in parts]
         together = memory.may_join and engines.wants_one_buffer(store, memory.epilogue, only_torch)
         fill(store, olds, together, [block for block in known if together or len(block.parts) == 1])
         stores.append(store)
-    inside = {part.param for store in stores for part in store.parts}
-    for param in [param for param in memory.params() if param not in inside]:
+    memory.outside = {*memory.params()} - {part.param for store in stores for part in store.parts}
+    for param in memory.outside:
         put(memory.state, param, {})  # it is in no memory (any more): nothing keeps true what its state holds
     for store in stores:
         if any(SLOTS in memory.state.get(part.param, {}) for part in store.parts):

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from .keys import copies, put
-from .options import DEFAULTS, check_options, complete, default_options, saved_form, unexpected
+from .options import DEFAULTS, default_options, saved_form, unexpected
 from .prepared import Prepared, Vectors, run
 from .store import Store
 from .takeover import check_state, incoming
@@ -60,27 +60,22 @@ class Memory(Prepared):
             if name not in DEFAULTS:
                 raise unexpected("Memory", name, [*DEFAULTS, "process_group", "state"])
         self.usual = default_options(options)
-        check_options([self.usual])
         owner = state if isinstance(state, Optimizer) else None
         held = {} if state is None else state if owner is None else owner.state
         if not isinstance(held, MutableMapping):
             raise TypeError(f"Invalid state: {state!r}, expected an optimizer or its state")
-        groups = _groups(params)
+        super().__init__(_groups(params), held, _PLAIN, process_group)
         if owner is not None:
-            if list(map(id, _params(groups))) != list(map(id, _params(owner.param_groups))):
+            given, self.groups = self.params(), owner.param_groups
+            if list(map(id, given)) != list(map(id, self.params())):
                 raise ValueError(f"Invalid params: they are not those of this {type(owner).__name__}, in their order")
-            groups = owner.param_groups
         for name in options:
-            used = [saved_form(group[name]) for group in groups if name in group]
-            if len(used) == len(groups) and saved_form(self.usual[name]) not in used:
-                text = (
-                    f"Memory({name}={options[name]!r}) has no effect: every group has a {name!r} already: {used[0]!r}"
-                )
-                warnings.warn(text, stacklevel=2)
+            used = [saved_form(group[name]) for group in self.groups if name in group]
+            if len(used) == len(self.groups) and saved_form(self.usual[name]) not in used:
+                why = f"every group has a {name!r} already: {used[0]!r}"
+                warnings.warn(f"Memory({name}={options[name]!r}) has no effect: {why}", stacklevel=2)
         if owner is not None:  # by its defaults torch brings them to new groups, pickles and copies
-            complete([owner.defaults], self.usual, DEFAULTS)
-            self.usual = {name: owner.defaults[name] for name in DEFAULTS}
-        super().__init__(groups, held, _PLAIN, process_group)
+            self.usual = {name: owner.defaults.setdefault(name, value) for name, value in self.usual.items()}
         # Others save and pickle their state, where each view of a buffer would bring the whole of it; and freeze parameters.
         self.may_join = self.takes_all = state is None
         self._read_options()
@@ -90,7 +85,6 @@ class Memory(Prepared):
 
     # -- a step --------------------------------------------------------------------------------------------------------
 
-    @torch.no_grad()
     def step(self, vectors: Vectors, priority: Priority = None) -> list[Tensor | None]:
         """Combine the vectors with what is held, then offer them to the memory: one pass, one reduction over ranks.
 
@@ -100,16 +94,15 @@ class Memory(Prepared):
         """
         return self._run(vectors, priority)
 
-    @torch.no_grad()
     def combine(self, vectors: Vectors) -> list[Tensor | None]:
         """The vectors combined with what is held; while nothing is held, equal to them."""
         return self._run(vectors, None, offer=False)
 
-    @torch.no_grad()
     def offer(self, vectors: Vectors, priority: Priority = None) -> None:
         """Admission, insertion, decay, tick; ``priority`` as in ``step``."""
         self._run(vectors, priority, directions=False)
 
+    @torch.no_grad()
     def _run(self, vectors: Any, priority: Priority, **half: bool) -> list[Tensor | None]:
         self.ready("combine() or offer() alone" if half else "")
         params = self.params()
@@ -205,10 +198,6 @@ class Memory(Prepared):
         self.ready()
 
 
-def _params(groups: list[dict[str, Any]]) -> list[Tensor]:
-    return [param for group in groups for param in group["params"]]
-
-
 def _groups(params: Any) -> list[dict[str, Any]]:
     """Groups of lists of tensors: the same dictionaries that were given, so that what is set in them later counts."""
     given: list[Any] = [params] if torch.is_tensor(params) else params if isinstance(params, list) else list(params)
@@ -217,13 +206,14 @@ def _groups(params: Any) -> list[dict[str, Any]]:
     groups = given if all(isinstance(each, dict) and "params" in each for each in given) else [{"params": given}]
     for group in groups:
         group["params"] = [group["params"]] if torch.is_tensor(group["params"]) else list(group["params"])
-    for param in _params(groups):
+    params = [param for group in groups for param in group["params"]]
+    for param in params:
         if not torch.is_tensor(param):
             raise TypeError(
                 f"Invalid params: a {type(param).__name__} among them, expected tensors, or groups of them with 'params' "
                 "(parameters(), not named_parameters())"
             )
-    if sum(len({*group["params"]}) for group in groups) > len({*_params(groups)}):
+    if sum(len({*group["params"]}) for group in groups) > len({*params}):
         raise ValueError("Invalid params: some are in more than one group, expected each in one")
     return groups
 

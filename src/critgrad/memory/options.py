@@ -8,7 +8,8 @@ from __future__ import annotations
 import difflib
 import math
 import numbers
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -18,7 +19,6 @@ from .formats import FORMATS
 from .policies import POLICIES, Policy
 
 SCOPES = ("global", "group", "tensor")
-MEMORY_DTYPES = tuple(FORMATS)
 
 DEFAULTS: dict[str, Any] = {
     "topC": 5,
@@ -82,8 +82,8 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "max_age": (lambda v: v is None or _is_int(v, 1), "None or an int >= 1"),
     "seed": (lambda v: _is_int(v, 0), "an int >= 0"),
     "memory_dtype": (
-        lambda v: v is None or (isinstance(v, str) and v in MEMORY_DTYPES),
-        "None or " + _one_of(MEMORY_DTYPES) + " (or the torch.dtype of that name)",
+        lambda v: v is None or (isinstance(v, str) and v in FORMATS),
+        "None or " + _one_of(FORMATS) + " (or the torch.dtype of that name)",
     ),
     "memory_device": (lambda v: v in (None, "cpu"), 'None or "cpu"'),
 }
@@ -140,8 +140,9 @@ def check_options(groups: list[dict[str, Any]]) -> None:
             )
 
 
-def read_options(groups: list[dict[str, Any]], keys: dict[str, str]) -> list[dict[str, Any]]:
-    """The options of each group by their plain names, checked; ``keys`` are their names in the groups, which get them, too."""
+def read_options(groups: list[dict[str, Any]], keys: dict[str, str], usual: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The options of each group by their plain names, checked; under their ``keys`` the groups get them, too, and lack none."""
+    complete(groups, usual, keys.values())
     options = [{name: group[key] for name, key in keys.items()} for group in groups]
     check_options(options)
     for group, mine in zip(groups, options):
@@ -152,18 +153,18 @@ def read_options(groups: list[dict[str, Any]], keys: dict[str, str]) -> list[dic
 def complete(groups: Iterable[dict[str, Any]], usual: Mapping[str, Any], keys: Iterable[str]) -> None:
     """Give each group those of our options that it lacks (others make groups and load them, too)."""
     for group in groups:
-        for key in keys:
-            if key not in group:
-                group[key] = usual[key]
+        group.update({key: usual[key] for key in keys if key not in group})
 
 
 def default_options(given: dict[str, Any], aggr: str = "mean") -> dict[str, Any]:
-    """All options: what is given, else what suits the aggregation, else the defaults."""
+    """All options, checked: what is given, else what suits the aggregation, else the defaults."""
     damping = FISHER_DEFAULTS if given.get("aggr") == "fisher" else {}
-    return {**DEFAULTS, "aggr": aggr, **damping, **given}
+    options = {**DEFAULTS, "aggr": aggr, **damping, **given}
+    check_options([options])
+    return options
 
 
-def option_keys(taken: set[str]) -> dict[str, str]:
+def option_keys(taken: Container[str]) -> dict[str, str]:
     """Our options by the keys they get beside a base that has ``taken`` names (Adadelta has a ``rho`` of its own)."""
     return {name: "critical_" + name if name in taken else name for name in DEFAULTS}
 
@@ -174,31 +175,32 @@ def _nearest(name: str, known: Iterable[str], cutoff: float) -> str | None:
     return by_lower[found[0]] if found else None
 
 
-def unexpected(who: str, name: str, known: Iterable[str]) -> TypeError:
+def unexpected(who: str, name: str, known: Collection[str]) -> TypeError:
     """The error for an argument that ``who`` does not take, with the one that may have been meant.
 
     >>> unexpected("Adam_C", "topc", ["lr", "topC"])
     TypeError("Adam_C got an unexpected argument 'topc' (did you mean 'topC'?), expected one of lr, topC")
     """
-    known = list(known)
     meant = _nearest(name, known, cutoff=0.6)
     hint = f" (did you mean {meant!r}?)" if meant else ""
     return TypeError(f"{who} got an unexpected argument {name!r}{hint}, expected one of {', '.join(known)}")
 
 
-def misspelt_keys(group: dict[str, Any], known: Container[str], keys: dict[str, str]) -> Iterator[str]:
-    """What to say of a group's keys that are nearly one of ours; others may be the user's own, as torch allows."""
-    for name in group:
-        if isinstance(name, str) and name not in known and (meant := _nearest(name, keys.values(), cutoff=0.85)):
-            yield f"{name!r} in a parameter group has no effect: did you mean {meant!r}?"
-
-
-def idle_options(groups: list[dict[str, Any]], usual: dict[str, Any], keys: dict[str, str]) -> Iterator[str]:
-    """What to say of options that differ from ``usual`` and that no group looks at."""
-    groups = [group for group in groups if group["topC"] > 0]
+def warn_of_idle(
+    groups: list[Any], known: Container[str], options: list[Any], usual: Any, keys: dict[str, str], stacklevel: int
+) -> None:
+    """Warn of keys in groups that are nearly ours, and of options other than the ``usual`` ones that no group looks at."""
+    said = []
+    for name in [name for group in groups for name in group if isinstance(name, str) and name not in known]:
+        if meant := _nearest(name, keys.values(), cutoff=0.85):  # others may be the user's own, as torch allows
+            said.append(f"{name!r} in a parameter group has no effect: did you mean {meant!r}?")
+    options = [mine for mine in options if mine["topC"] > 0]
     for name, (other, needed) in _GOES_WITH.items():
         # A Policy of one's own may look at anything.
-        used = [group[name] for group in groups if group[other] == needed or not isinstance(group[other], str)]
-        for group in groups:
-            if group[name] not in (usual[name], *used):
-                yield f'{keys[name]}={group[name]} has no effect with {other}="{group[other]}", only with "{needed}"'
+        used = [mine[name] for mine in options if mine[other] == needed or not isinstance(mine[other], str)]
+        for mine in options:
+            if mine[name] not in (usual[name], *used):
+                why = f'with {other}="{mine[other]}", only with "{needed}"'
+                said.append(f"{keys[name]}={mine[name]} has no effect {why}")
+    for text in dict.fromkeys(said):
+        warnings.warn(text, stacklevel=stacklevel)

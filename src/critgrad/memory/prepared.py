@@ -17,7 +17,7 @@ from .. import engines
 from . import making
 from .dtensors import PLAIN, aligned, is_dtensor, like, local
 from .keys import SLOTS, SUM
-from .options import complete, read_options
+from .options import read_options
 from .reducing import all_reduce_
 from .store import State, Store
 
@@ -72,8 +72,7 @@ class Prepared:
 
     def _read_options(self) -> None:
         """Check the options that were set since. Those that describe the slots themselves ask for new stores."""
-        complete(self.groups, self.usual, self.keys.values())
-        options = read_options(self.groups, self.keys)
+        options = read_options(self.groups, self.keys, self.usual)
         if [making.form(mine) for mine in options] == [making.form(mine) for mine in self.options]:
             for known, mine in zip(self.options, options):
                 known.update(mine)
@@ -119,7 +118,6 @@ class Prepared:
             with torch.no_grad():
                 self.ready_stores = making.make_stores(self, self.only_torch)
             _let_go(before)
-            self.outside = {*self.params()} - {part.param for store in self.ready_stores for part in store.parts}
         for store in self.ready_stores:
             engines.choose(store, self.epilogue, self.only_torch)
         self._seen = self._look()

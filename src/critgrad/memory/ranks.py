@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 from torch import Tensor
 
-from .dtensors import is_dtensor
-
 if TYPE_CHECKING:
     from .store import Part, Store
 
@@ -28,15 +26,20 @@ Place = tuple[int, ...]
 _groups: dict[Place, tuple[Any, Any]] = {}  # ranks -> (the default group then, their group)
 
 
-def prepare(store: Store, process_group: Any) -> None:
+def prepare(store: Store, process_group: Any, lost_group: bool) -> None:
     """Find out over which ranks the sums of a memory go, and which of its parts this rank counts."""
-    sharded = [part for part in store.parts if is_dtensor(part.param)]
+    if lost_group and not _one_process():
+        raise RuntimeError(
+            "this optimizer was made with process_group=, which pickle and deepcopy cannot keep. Construct a new one "
+            "with process_group= and load this one's state_dict()"
+        )
+    sharded: list[tuple[Part, Any]] = [(part, part.param) for part in store.parts if part.sharded]
     store.process_group = process_group
     if process_group is None:
         refuse_hidden_sharding(store.parts)
     if not sharded:
         return
-    meshes = list({id(mesh): mesh for mesh in (_mesh(part) for part in sharded)}.values())
+    meshes = list({id(param.device_mesh): param.device_mesh for _, param in sharded}.values())
     grid = _grid(meshes)
     places = dict(zip(grid.flatten().tolist(), itertools.product(*(range(size) for size in grid.shape))))
     mine = places[dist.get_rank()]
@@ -45,15 +48,13 @@ def prepare(store: Store, process_group: Any) -> None:
         for part in store.parts:
             part.counts = not any(mine)  # a plain tensor among sharded ones: every rank has all of it
     first = {id(mesh): _is_first_copy(mesh, mine, places) for mesh in meshes}
-    for part in sharded:
-        part.counts = first[id(_mesh(part))] and _is_first_replica(part.param)
+    for part, param in sharded:
+        at = param.device_mesh.get_coordinate()
+        again = at is None or any(i for i, placement in zip(at, param.placements) if placement.is_replicate())
+        part.counts = first[id(param.device_mesh)] and not again
 
 
 # -- meshes ----------------------------------------------------------------------------------------------------------
-
-
-def _mesh(part: Part) -> Any:
-    return part.param.device_mesh  # type: ignore[attr-defined]
 
 
 def _ranks(mesh: Any) -> list[int]:
@@ -102,11 +103,6 @@ def _is_first_copy(mesh: Any, mine: Place, places: dict[int, Place]) -> bool:
     return not any(at for i, at in enumerate(mine) if i not in across)
 
 
-def _is_first_replica(param: Any) -> bool:
-    at = param.device_mesh.get_coordinate()
-    return at is not None and not any(i for i, placement in zip(at, param.placements) if placement.is_replicate())
-
-
 def _group(ranks: list[int], meshes: Sequence[Any]) -> Any:
     """One process group over ``ranks``; one that exists already if there is one."""
     for mesh in meshes:
@@ -134,6 +130,7 @@ _ENGINES = {
     ("BF16_Optimizer", "deepspeed.runtime"): ("DeepSpeed ZeRO", "process_group= with stage 1 or 2, or FSDP2"),
     ("DistributedOptimizer", "megatron."): ("Megatron's distributed optimizer", "process_group="),
 }
+_FSDP1 = "FSDP1 (FullyShardedDataParallel)", "process_group=torch.distributed.group.WORLD, or FSDP2 (fully_shard)"
 
 
 def _one_process() -> bool:
@@ -157,24 +154,10 @@ def refuse_hidden_sharding(parts: Sequence[Part]) -> None:
     """Raise ``RuntimeError`` where each rank would take the norm of its own part for the norm of the gradient."""
     if _one_process():
         return
-    engine = None
-    if any(getattr(part.param, "_fsdp_flattened", False) for part in parts):  # set by torch on what FSDP1 flattens
-        engine = (
-            "FSDP1 (FullyShardedDataParallel)",
-            "process_group=torch.distributed.group.WORLD, or FSDP2 (fully_shard)",
-        )
-    engine = engine or _calling_engine()
+    flattened = any(getattr(part.param, "_fsdp_flattened", False) for part in parts)  # set by torch, of FSDP1
+    engine = _FSDP1 if flattened else _calling_engine()
     if engine is not None:
         raise RuntimeError(
             f"{engine[0]} hides how parameters are sharded: each rank would see the norm of its own part only, and the "
             f"ranks would store different gradients. Say over which ranks the parts lie: {engine[1]}"
-        )
-
-
-def refuse_lost_group() -> None:
-    """Raise ``RuntimeError`` for an optimizer that lost its ``process_group`` in pickle or deepcopy."""
-    if not _one_process():
-        raise RuntimeError(
-            "this optimizer was made with process_group=, which pickle and deepcopy cannot keep. Construct a new one "
-            "with process_group= and load this one's state_dict()"
         )

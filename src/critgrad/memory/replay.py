@@ -46,6 +46,5 @@ class Replay(Policy):
             # The last entry stands for every step after the end of the list.
             codes = [-1 if decision is None else decision for decision in self.decisions] + [-1]
             self._on_device[device] = torch.tensor(codes, device=device)
-        codes_there = self._on_device[device]
-        code = codes_there[(tables.t - 1).clamp(max=len(self.decisions))]
+        code = self._on_device[device][(tables.t - 1).clamp(max=len(self.decisions))]
         return code >= 0, code  # decide() looks at the range

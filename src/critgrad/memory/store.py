@@ -73,12 +73,13 @@ class Part:
 class Block:
     """Slots in one buffer and, unless they damp, their running sum. Parts begin at multiples of ``SCALE_BLOCK``."""
 
-    def __init__(self, parts: list[Part], slots: Slots, total: Tensor | None) -> None:
-        self.parts, self.slots, self.sum = parts, slots, total
+    def __init__(self, parts: list[Part], values: Tensor, scale: Tensor | None, total: Tensor | None) -> None:
         first = parts[0]
+        self.parts, self.sum = parts, total
+        self.slots = Slots(values, scale, first.format, first.work, first.device)
         self.options, self.row, self.number = first.options, first.row, first.number
         self.damps, self.work, self.device, self.counts = first.damps, first.work, first.device, first.counts
-        self.length = int(slots.values.shape[1])
+        self.length = int(values.shape[1])
         for part in parts:
             part.block = proxy(self)  # freed with the store, not when Python looks for cycles
 
@@ -115,9 +116,8 @@ class Store:
         self.attached = False  # whether the optimizer's state holds what is here
         self.engine: Any = None
         self.engine_reason = ""  # why not a faster one
-        self._forms = [
-            None if part.sharded else (part.layout.shape, part.dtype, part.device, torch.strided) for part in parts
-        ]
+        forms = [(part.layout.shape, part.dtype, part.device, torch.strided) for part in parts]
+        self._forms = [None if part.sharded else form for part, form in zip(parts, forms)]
 
     def fits(self, vectors: Sequence[Tensor]) -> bool:
         """Whether they are plain dense tensors of all parts' shapes, dtypes and devices: fast, as every step asks."""
@@ -130,8 +130,7 @@ class Store:
 
     def tables(self) -> dict[str, Tensor]:
         """By their keys."""
-        tables = (self.priority, self.norm, self.born, self.clock, self.inserted)
-        return dict(zip(TABLE_KEYS, tables))
+        return dict(zip(TABLE_KEYS, (self.priority, self.norm, self.born, self.clock, self.inserted)))
 
     def asks(self, square: Tensor, priority: Tensor | None, **products: Tensor | None) -> Tables:
         """What the rules look at, for a gradient of this squared norm."""

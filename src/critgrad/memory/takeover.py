@@ -15,10 +15,10 @@ from torch.optim import Optimizer
 
 from .aggregations import aggregation_of
 from .dtensors import is_dtensor, local
-from .formats import FORMATS, SCALE_BLOCK, Format, Slots, scale_blocks, scaled_format
+from .formats import SCALE_BLOCK, Slots, scale_blocks, scaled_format
 from .gram import agrees, gram_from_slots
 from .keys import BORN, CLOCK, GRAM, INSERTED, NORM, PRIORITY, SCALE, SLOTS, SUM, TABLE_KEYS, ours
-from .options import KEPT_ON_LOAD, OBJECTS, check_options, complete, read_options, saved_form
+from .options import KEPT_ON_LOAD, OBJECTS, check_options, read_options, saved_form
 from .store import Block, Part, State, Store
 
 Keep = list["Tensor | None"]  # of each row of the tables: the old slots that are kept; None: all, as they are
@@ -40,7 +40,7 @@ def fill(store: Store, olds: Sequence[State], together: bool, known: Iterable[Bl
             for part, before in zip(here, block.parts):
                 part.start = before.start
                 part.tensors = {key: before.tensors[key] for key in (SLOTS, SCALE, SUM) if key in before.tensors}
-            store.blocks.append(Block(here, block.slots, block.sum))
+            store.blocks.append(Block(here, block.slots.values, block.slots.scale, block.sum))
     for parts in _shares([part for part, _ in of.values()], together and not store.by_tensor):
         store.blocks.append(_make_block(parts, [of[part.param][1] for part in parts], keep))
     store.blocks.sort(key=lambda block: block.number)
@@ -79,10 +79,10 @@ def _shares(parts: list[Part], together: bool) -> Iterable[list[Part]]:
 
 def _make_block(parts: list[Part], olds: list[State], keep: Keep) -> Block:
     """Slots and sums for these parts, with what the state holds of them: as it lies, copied bit for bit, or brought over."""
-    alone = len(parts) == 1
+    first, alone = parts[0], len(parts) == 1
     buffer = None if alone else _one_buffer(parts)
     if alone:
-        parts[0].tensors = _own_tensors(parts[0])
+        first.tensors = _own_tensors(first)
     doubtful = False
     for part, old in zip(parts, olds):
         for key, new in list(part.tensors.items()) if _is_exact(part, old, keep) else ():
@@ -92,7 +92,10 @@ def _make_block(parts: list[Part], olds: list[State], keep: Keep) -> Block:
                 part.tensors[key] = old[key]
             else:
                 new.copy_(old[key])
-    block = Block(parts, *(buffer or _flat_views(parts[0])))
+    if buffer is None:
+        flat = {key: first.layout.flat(first.tensors[key]) for key in (SLOTS, SUM) if key in first.tensors}
+        buffer = flat[SLOTS], first.tensors.get(SCALE), flat.get(SUM)
+    block = Block(parts, *buffer)
     for part, old in zip(parts, olds):
         if SLOTS in old and not _is_exact(part, old, keep):
             _copy_slots(part, old, keep[part.row])
@@ -110,16 +113,15 @@ def _is_exact(part: Part, old: State, keep: Keep) -> bool:
     return keep[part.row] is None and all(_same_values(old.get(key), part.tensors[key]) for key in stored)
 
 
-def _one_buffer(parts: list[Part]) -> tuple[Slots, Tensor | None]:
-    """For all of them, and views of it in the shapes that the state has."""
+def _one_buffer(parts: list[Part]) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Slots, scales and sums for all of them, and views of these in the shapes that the state has."""
     first, C, at = parts[0], parts[0].options["topC"], 0
     for part in parts:
         part.start = at
         at += scale_blocks(part.length) * SCALE_BLOCK
     format_, device = first.format, first.device
-    values = torch.zeros(C, at, dtype=torch.int8 if format_.scaled else format_.dtype, device=device).view(
-        format_.dtype
-    )
+    values = torch.zeros(C, at, dtype=torch.int8 if format_.scaled else format_.dtype, device=device)
+    values = values.view(format_.dtype)
     scale = torch.zeros(C, at // SCALE_BLOCK, dtype=torch.float32, device=device) if format_.scaled else None
     total = None if first.damps else torch.zeros(at, dtype=first.work, device=device)
     for part in parts:
@@ -130,7 +132,7 @@ def _one_buffer(parts: list[Part]) -> tuple[Slots, Tensor | None]:
             part.tensors[SCALE] = scale[:, begin : begin + scale_blocks(part.length)]
         if total is not None:
             part.tensors[SUM] = total.as_strided(shape, strides, part.start)
-    return Slots(values, scale, format_, first.work, device), total
+    return values, scale, total
 
 
 def _own_tensors(part: Part) -> dict[str, Tensor]:
@@ -159,12 +161,6 @@ def _own_tensors(part: Part) -> dict[str, Tensor]:
     return tensors
 
 
-def _flat_views(part: Part) -> tuple[Slots, Tensor | None]:
-    rows, total = part.layout.flat(part.tensors[SLOTS]), part.tensors.get(SUM)
-    slots = Slots(rows, part.tensors.get(SCALE), part.format, part.work, part.device)
-    return slots, None if total is None else part.layout.flat(total)
-
-
 def _zeros(part: Part, dtype: torch.dtype) -> Tensor:
     if part.sharded:
         return torch.zeros_like(part.param, dtype=dtype, memory_format=torch.contiguous_format)
@@ -173,14 +169,9 @@ def _zeros(part: Part, dtype: torch.dtype) -> Tensor:
 
 def _copy_slots(part: Part, old: State, keep: Tensor | None) -> None:
     """Bring slots of another number, order, dtype or device into ours, rounding where ours are narrower."""
-    was = local(old[SLOTS])
-    flat = part.layout.flat(was)
-    format_ = scaled_format(was.dtype)
-    if format_ is None and SCALE in old:  # codes that somebody has cast: torch's load_state_dict does
-        format_ = FORMATS["int8"]
-    scale = old[SCALE] if format_ is not None else None
-    source = Slots(flat, scale, format_ or Format(flat.dtype), part.work, part.device)
-    slots = part.block.slots
+    was, slots = local(old[SLOTS]), part.block.slots
+    # Reading asks for values and scales alone: codes that somebody has cast (torch's load_state_dict does) are read, too.
+    source = Slots(part.layout.flat(was), old.get(SCALE), slots.format, part.work, part.device)
     for k, row in enumerate(range(was.shape[0]) if keep is None else keep.tolist()):
         slots.write(k, *slots.encode(source.row(row)), start=part.start)
 
@@ -191,10 +182,10 @@ def _same_values(old: Tensor | None, new: Tensor) -> bool:
 
 
 def _same_storage(old: Tensor, new: Tensor) -> bool:
-    return (old.device, old.stride(), old.is_pinned()) == (new.device, new.stride(), new.is_pinned()) and (
-        is_dtensor(old)
-        or old.untyped_storage().nbytes() <= 2 * new.untyped_storage().nbytes()  # no view of a large buffer
-    )
+    if (old.device, old.stride(), old.is_pinned()) != (new.device, new.stride(), new.is_pinned()):
+        return False
+    # No view of a large buffer.
+    return is_dtensor(old) or old.untyped_storage().nbytes() <= 2 * new.untyped_storage().nbytes()
 
 
 # -- tables ----------------------------------------------------------------------------------------------------------------
@@ -207,10 +198,10 @@ def _take_over_tables(store: Store, olds: Sequence[State]) -> Keep:
     blank = {key: torch.zeros(C, dtype=dtype, device=store.device) for key, dtype in kinds.items()}
     blank |= {key: torch.zeros((), dtype=torch.int64, device=store.device) for key in (CLOCK, INSERTED)}
     rows: list[dict[str, Tensor]] = []
-    keep: Keep = []
+    keep: Keep = [None] * store.rows
     for row in range(store.rows):
         mine = [old for old in (olds[row : row + 1] if store.by_tensor else olds) if old]
-        if any(not _same_tables(mine[0], other) for other in mine[1:]):
+        if not all(_same_tables(mine[0], other) for other in mine[1:]):
             warnings.warn(
                 "the parameters of one memory come with different tables (was the scope another one?): "
                 "this memory starts empty",
@@ -221,26 +212,20 @@ def _take_over_tables(store: Store, olds: Sequence[State]) -> Keep:
                 old.clear()
         old = mine[0] if mine else {}
         tables = {key: local(old[key]).to(new) if key in old else new for key, new in blank.items()}
-        keep.append(None)
         if tables[BORN].shape[0] != C:
             by_age = store.policy.name == "FIFO"
             keep[row] = kept = strongest(tables[PRIORITY], tables[BORN], min(C, tables[BORN].shape[0]), by_age)
             for key in kinds:
                 tables[key] = torch.nn.functional.pad(tables[key][kept], (0, C - kept.shape[0]))
         rows.append(tables)
-    store.priority, store.norm, store.born, store.clock, store.inserted = (
-        torch.stack([tables[key] for tables in rows]) for key in TABLE_KEYS
-    )
+    stacked = [torch.stack([tables[key] for tables in rows]) for key in TABLE_KEYS]
+    store.priority, store.norm, store.born, store.clock, store.inserted = stacked
     return keep
 
 
 def _same_tables(one: State, other: State) -> bool:
-    keys = (PRIORITY, BORN, CLOCK)
-    if all(one.get(key) is other.get(key) for key in keys) or one[BORN].is_meta:
-        return True
-    return all(
-        key in one and key in other and torch.equal(local(one[key]).cpu(), local(other[key]).cpu()) for key in keys
-    )
+    pairs = [(one[key], other[key]) for key in (PRIORITY, BORN, CLOCK)]
+    return one[BORN].is_meta or all(a is b or torch.equal(local(a).cpu(), local(b).cpu()) for a, b in pairs)
 
 
 def strongest(priority: Tensor, born: Tensor, count: int, by_age: bool) -> Tensor:
@@ -286,10 +271,8 @@ def check_state(param: Tensor, state: State) -> None:
         shape = (*shape, 2)  # in another dtype they are pairs
     if not known or tuple(slots.shape[1:]) != shape or slots.dim() < 1 or slots.is_complex() > of_complex:
         found = f"{tuple(slots.shape)}{' complex' * slots.is_complex()}" if known else type(slots).__name__
-        raise ValueError(
-            f"Invalid {SLOTS}: {found} for a {'complex ' * of_complex}parameter of shape {tuple(param.shape)}, "
-            f"expected (topC, *{shape})"
-        )
+        of = f"a {'complex ' * of_complex}parameter of shape {tuple(param.shape)}"
+        raise ValueError(f"Invalid {SLOTS}: {found} for {of}, expected (topC, *{shape})")
     C = slots.shape[0]
     expected = {PRIORITY: (C,), NORM: (C,), BORN: (C,), CLOCK: (), INSERTED: (), SUM: tuple(param.shape)}
     if scaled_format(slots.dtype) is not None:
@@ -322,8 +305,7 @@ def incoming(
     for group, states in zip(here, held):
         for param, state in zip(group["params"], states):
             check_state(param, state)
-    complete(here, optimizer.defaults, keys.values())
-    was, loaded = read_options(here, keys), []
+    was, loaded = read_options(here, keys, optimizer.defaults), []
     for mine, group in zip(was, groups):
         taken = {name: group[key] for name, key in keys.items() if name not in KEPT_ON_LOAD and key in group}
         loaded.append(options := {**mine, **taken})
@@ -337,10 +319,9 @@ def incoming(
                     f"construct the optimizer with that critgrad.{kind.__name__} (its functions are not saved), then load"
                 )
     check_options(loaded)
-    for old, new in (
-        (aggregation_of(a["aggr"]), aggregation_of(b["aggr"])) for a, b in zip(was, loaded) if b["topC"] > 0
-    ):
-        if old.damps != new.damps:
+    for mine, options in zip(was, loaded):
+        old, new = aggregation_of(mine["aggr"]), aggregation_of(options["aggr"])
+        if options["topC"] > 0 and old.damps != new.damps:
             warnings.warn(
                 f'this {type(optimizer).__name__} had aggr="{old.name}", the checkpoint has aggr="{new.name}", and that is '
                 f'used from here on; to go on with the former, set group["aggr"] = "{old.name}" in param_groups after loading',
