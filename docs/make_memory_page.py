@@ -1,8 +1,8 @@
 """Makes docs/which-memory-helps.md and its figures from the ledgers of the studies: ``python docs/make_memory_page.py``.
 
-Its text is memory_page.txt. Every number comes out of the ledgers under studies/ and of benchmarks/results/memory_age; the
-sentences that depend on a word say which arms have it. ``--out`` names another folder than docs (the test compares both, byte for
-byte).
+Its text is memory_page.txt. Every number comes out of the ledgers under studies/ and of benchmarks/results/memory_age;
+sentences that depend on a word say which arms have it. ``--out`` names another folder than docs (the test compares both, byte
+for byte).
 """
 
 from __future__ import annotations
